@@ -157,9 +157,9 @@ class Mutations:
                 calls[place].append(number)
         for fault in self.chosen:
             where = f"{Path(fault.place[0]).relative_to(SOURCE)}:{fault.line} {fault.kind}"
-            found = self._finders(session.items, calls[fault.place], fault)
-            self.finders[f"{where} {fault.index}"] = found
-            print(f"{where}: {f'found by {len(found)}: {found[0]}' if found else 'missed'}", flush=True)
+            result = self._finders(session.items, calls[fault.place], fault)
+            self.finders[f"{where} {fault.index}"] = result
+            print(f"{where}: {f'found by {len(result)}: {result[0]}' if result else 'missed'}", flush=True)
         n_found = sum(map(bool, self.finders.values()))
         print(f"{n_found} of {len(self.finders)} faults found by {len(session.items)} tests", flush=True)
         return True
@@ -204,8 +204,8 @@ class Mutations:
                 os.kill(child, signal.SIGKILL)
             text = pipe.read()
         os.waitpid(child, 0)
-        found: list[str] = json.loads(text) if text else ["in time, or by the end of the process"]
-        return found
+        result: list[str] = json.loads(text) if text else ["in time, or by the end of the process"]
+        return result
 
 
 def main() -> None:

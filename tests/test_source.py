@@ -106,17 +106,17 @@ def test_every_document_of_a_command_is_of_the_recording_as_it_was_opened(
     plain.write_bytes(encoded_bytes(load_audio(source), rate=SAMPLE_RATE, container="wav", codec="pcm_s16le"))
     flags = [f"--{name.replace('_', '-')}={value}" for name in FLAGS if (value := getattr(source, name))]
     words = [*FAST, "--translate-to", "en", "--second-model", "nano", "--defer-logprob", "0"]
-    found = []
+    result = []
     for path, given in ((source.place, flags), (plain, [])):
-        folder = tmp_path / f"{len(found)}"
+        folder = tmp_path / f"{len(result)}"
         assert run(["transcribe", str(path), *words, *given, "-f", "html,json", "-o", str(folder)]) == 0
         page, document = sorted(folder.iterdir())
         row = json.loads(document.read_text(encoding="utf-8"))
         picture = re.search('id="spectrogram" .*?>', page.read_text(encoding="utf-8"))
         assert picture is not None
-        found.append((row["segments"], picture[0]))
+        result.append((row["segments"], picture[0]))
         assert row["segments"][0]["translation"]
-    assert found[0] == found[1]
+    assert result[0] == result[1]
 
 
 @pytest.mark.parametrize("way", ["track", "format", "filter"])

@@ -53,7 +53,7 @@ def test_parts_follow_each_other_and_are_cut_in_pauses(
     assert parts[-1].end_s == (None if is_open else last)
     assert all(a.end_s == b.start_s for a, b in pairwise(parts))
     for part in parts[1:]:
-        assert all(not one.start_s < part.start_s < one.end_s for one in heard)
+        assert all(not item.start_s < part.start_s < item.end_s for item in heard)
         assert part.start_s >= SHORTEST_PART_S
 
 
@@ -76,14 +76,14 @@ def test_every_part_says_its_sentence_at_its_time(recording: Path) -> None:
     model = LOAD()
     options = model.options("en", None, None, None, TranscribeOptions())
     with closing(transcribe_parts(model, LOAD, str(recording), options, 2)) as together:
-        found = list(together)
+        result = list(together)
     assert together.duration == pytest.approx(18.3, abs=0.3)
     assert together.language == "en"
-    assert [segment.id for segment in found] == list(range(len(found)))
-    assert len(found) == 2
-    assert all("garden" in segment.text for segment in found)
-    assert found[0].end < found[1].start
-    assert 8.0 < found[1].start < 13.0
+    assert [segment.id for segment in result] == list(range(len(result)))
+    assert len(result) == 2
+    assert all("garden" in segment.text for segment in result)
+    assert result[0].end < result[1].start
+    assert 8.0 < result[1].start < 13.0
     assert multiprocessing.active_children() == []
 
 
@@ -109,14 +109,14 @@ def test_what_several_processes_read_is_what_one_reads(sentences: Path) -> None:
     try:
         alone = list(model.transcribe(str(sentences), options=options))
         with closing(transcribe_parts(model, LOAD, str(sentences), options, 2)) as together:
-            found = list(together)
+            result = list(together)
     finally:
         torch.set_num_threads(before)
-    assert [(one.id, one.language, one.text) for one in found] == [
-        (one.id, one.language, one.text) for one in alone
+    assert [(item.id, item.language, item.text) for item in result] == [
+        (item.id, item.language, item.text) for item in alone
     ]
-    assert [one.language for one in found] == ["en", "de", "es", "fr", "de", "en"]
-    for ours, single in zip(words_of(found), words_of(alone), strict=True):
+    assert [item.language for item in result] == ["en", "de", "es", "fr", "de", "en"]
+    for ours, single in zip(words_of(result), words_of(alone), strict=True):
         assert ours.word == single.word
         assert (ours.start, ours.end) == pytest.approx((single.start, single.end), abs=0.1)
 

@@ -54,12 +54,12 @@ def test_an_actor_that_is_killed_in_the_middle_costs_no_row_and_doubles_none(
             )
         )
     assert (tmp_path / "died").exists()
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert sorted(row["id"] for row in found) == sorted(names)
+    result = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert sorted(row["id"] for row in result) == sorted(names)
     assert len(rows) == len(names)
-    by_name = {row["id"]: row for row in found}
+    by_name = {row["id"]: row for row in result}
     assert (by_name["bad"]["error"], by_name["deadly"]["error"]) == ("bad: expected a recording", DIED)
-    assert all(row["text"] == row["id"] for row in found if row["error"] is None)
+    assert all(row["text"] == row["id"] for row in result if row["error"] is None)
 
 
 def test_rows_are_those_of_one_process_also_after_a_crash(tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ def test_rows_are_those_of_one_process_also_after_a_crash(tmp_path: Path) -> Non
     half = json.dumps(rows["de.flac"])[:40]
     out.write_text(json.dumps(rows["en.flac"]) + "\n" + half, encoding="utf-8")
     assert run(["batch", str(recordings), str(out), *options, "--ray"]) == 1
-    found = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert len(found) == 3
-    assert {row["id"]: row for row in found} == rows
+    result = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert len(result) == 3
+    assert {row["id"]: row for row in result} == rows
 
 
 def test_what_no_recording_could_be_read_with_ends_the_job(tmp_path: Path) -> None:

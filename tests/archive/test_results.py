@@ -184,9 +184,9 @@ def test_a_folder_gives_its_recordings_by_their_paths_in_it(tmp_path: Path) -> N
     for name in ("b.wav", "a/c.MP3", "a/notes.txt", ".hidden.wav", ".git/d.wav", "a/b.mkv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = list_recordings(tmp_path)
-    assert [item.id for item in found] == ["b.wav", "a/b.mkv", "a/c.MP3"]
-    assert all(Path(item.path).is_absolute() and Path(item.path).exists() for item in found)
+    result = list_recordings(tmp_path)
+    assert [item.id for item in result] == ["b.wav", "a/b.mkv", "a/c.MP3"]
+    assert all(Path(item.path).is_absolute() and Path(item.path).exists() for item in result)
 
 
 def test_lists_name_files_beside_them_and_what_stands_there_twice_is_done_once(tmp_path: Path) -> None:

@@ -124,14 +124,14 @@ def test_samples_do_not_depend_on_the_frames_that_are_resampled_together(
         tones(3 * rate, rate, n_channels), rate=rate, container=container, codec=codec, layout=layout
     )
     for keep_channels in (False, True):
-        found = []
+        result = []
         for joined_s in (0.0, 0.3):
             decoder = ContainerDecoder(
                 MediaFile(io.BytesIO(data), "tones"), SourceRequest(keep_channels, joined_s=joined_s)
             )
-            found.append(list(decoder.blocks()))
+            result.append(list(decoder.blocks()))
             decoder.close()
-        alone, together = found
+        alone, together = result
         assert len(together) < len(alone)
         np.testing.assert_array_equal(np.concatenate(together, 1), np.concatenate(alone, 1))
 

@@ -120,10 +120,10 @@ def test_overlap_reaches_into_what_follows() -> None:
 def networks() -> list[tuple[str, SileroModel]]:
     """In NumPy, and in each instruction set of the kernels."""
     tables = SileroTables.of(load_file(WEIGHTS))
-    found = [("numpy", SileroModel(tables))]
+    result = [("numpy", SileroModel(tables))]
     if (kernels := optional_kernels()) is not None:
-        found += [(name, NativeSilero(tables)) for name in kernels.built() if kernels.runs_here(name)]
-    return found
+        result += [(name, NativeSilero(tables)) for name in kernels.built() if kernels.runs_here(name)]
+    return result
 
 
 def optional_kernels() -> ModuleType | None:

@@ -18,7 +18,7 @@ def at(turns: Sequence[Turn], time: float) -> set[str]:
     return {turn.speaker for turn in turns if turn.start < time < turn.end}
 
 
-def counted(truth: Sequence[Turn], found: Sequence[Turn], collar_s: float, with_overlap: bool) -> float:
+def counted(truth: Sequence[Turn], result: Sequence[Turn], collar_s: float, with_overlap: bool) -> float:
     """Wrong steps over steps of speech, under the best of all pairings."""
     edges = [edge for turn in truth for edge in (turn.start, turn.end)]
     times = [(index + 0.5) * STEP for index in range(int(30 / STEP))]
@@ -26,13 +26,13 @@ def counted(truth: Sequence[Turn], found: Sequence[Turn], collar_s: float, with_
     if not with_overlap:
         times = [time for time in times if len(at(truth, time)) <= 1]
     names = sorted({turn.speaker for turn in truth})
-    others = sorted({turn.speaker for turn in found}) + [f"nobody {name}" for name in names]
+    others = sorted({turn.speaker for turn in result}) + [f"nobody {name}" for name in names]
     least = None
     for chosen in itertools.permutations(others, len(names)):
         pairs = dict(zip(names, chosen, strict=True))
         wrong = 0
         for time in times:
-            true, heard = at(truth, time), at(found, time)
+            true, heard = at(truth, time), at(result, time)
             n_right = sum(pairs[name] in heard for name in true)
             wrong += max(len(true), len(heard)) - n_right
         least = wrong if least is None else min(least, wrong)
@@ -41,28 +41,28 @@ def counted(truth: Sequence[Turn], found: Sequence[Turn], collar_s: float, with_
 
 
 def turns(rng: random.Random, names: str, n_turns: int) -> list[Turn]:
-    made = []
+    created = []
     for _ in range(n_turns):
         start = rng.randrange(500) * STEP
-        made.append(Turn(start, start + rng.randrange(1, 100) * STEP, rng.choice(names)))
-    return made
+        created.append(Turn(start, start + rng.randrange(1, 100) * STEP, rng.choice(names)))
+    return created
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_rates_are_those_of_counting(seed: int) -> None:
     rng = random.Random(seed)
     truth = turns(rng, "abc"[: rng.randint(1, 3)], rng.randint(1, 7))
-    found = turns(rng, "xyz"[: rng.randint(1, 3)], rng.randint(0, 7))
+    result = turns(rng, "xyz"[: rng.randint(1, 3)], rng.randint(0, 7))
     for collar_s in (0.0, 0.25):
         for with_overlap in (True, False):
-            errors = diarization_errors(truth, found, collar_s=collar_s, with_overlap=with_overlap)
-            assert errors.rate == pytest.approx(counted(truth, found, collar_s, with_overlap), abs=1e-6)
+            errors = diarization_errors(truth, result, collar_s=collar_s, with_overlap=with_overlap)
+            assert errors.rate == pytest.approx(counted(truth, result, collar_s, with_overlap), abs=1e-6)
 
 
 def test_kinds_of_errors() -> None:
     truth = [Turn(0.0, 10.0, "a"), Turn(10.0, 20.0, "b")]
-    found = [Turn(0.0, 8.0, "x"), Turn(8.0, 12.0, "y"), Turn(12.0, 22.0, "y")]
-    errors = diarization_errors(truth, found, collar_s=0.0)
+    result = [Turn(0.0, 8.0, "x"), Turn(8.0, 12.0, "y"), Turn(12.0, 22.0, "y")]
+    errors = diarization_errors(truth, result, collar_s=0.0)
     assert errors == DiarizationErrors(speech=20.0, missed=0.0, false_alarm=2.0, confused=2.0)
     assert errors.rate == pytest.approx(0.2)
     assert diarization_errors(truth, truth).rate == 0.0

@@ -23,9 +23,9 @@ from tests.server.servers import SlowModel, serving
 def test_frames_are_of_all_kinds_and_come_again() -> None:
     frames = [frame(random.Random(seed)) for seed in range(300)]
     assert frames == [frame(random.Random(seed)) for seed in range(300)]
-    kinds = {type(one) for one in frames}
+    kinds = {type(item) for item in frames}
     assert kinds == {str, bytes}
-    texts = [one for one in frames if isinstance(one, str)]
+    texts = [item for item in frames if isinstance(item, str)]
     broken = 0
     for text in texts:
         try:
@@ -37,10 +37,10 @@ def test_frames_are_of_all_kinds_and_come_again() -> None:
 
 def test_fuzzed_frames_are_no_fault() -> None:
     with serving(SlowModel()) as server:
-        found = asyncio.run(fuzz_frames(server.address, 1_000, seed=1))
-    assert found["frames"] >= 1_000
-    assert not [name for name in found if "FAULT" in name]
-    assert {name.split()[0] for name in found} - {"frames"} == {path.partition("?")[0] for path in ENDS}
+        result = asyncio.run(fuzz_frames(server.address, 1_000, seed=1))
+    assert result["frames"] >= 1_000
+    assert not [name for name in result if "FAULT" in name]
+    assert {name.split()[0] for name in result} - {"frames"} == {path.partition("?")[0] for path in ENDS}
 
 
 def test_a_session_that_fails_is_a_fault() -> None:
@@ -48,8 +48,8 @@ def test_a_session_that_fails_is_a_fault() -> None:
         raise RuntimeError
 
     with serving(SlowModel(fail)) as server:
-        found = asyncio.run(fuzz_frames(server.address, 800, seed=2))
-    assert [name for name in found if "FAULT" in name]
+        result = asyncio.run(fuzz_frames(server.address, 800, seed=2))
+    assert [name for name in result if "FAULT" in name]
 
 
 @pytest.mark.parametrize("name", ["phrases", "half requests", "known speakers", "strangers"])
@@ -58,9 +58,9 @@ def test_attackers_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr("benchmarks.server.attackers.N_AT_ONCE", 2)
     limits = ServerLimits(head_s=0.5, upload_s=0.5)
     with serving(SlowModel(), limits=limits) as server:
-        found: Counter[str] = asyncio.run(attack(name, server.address, 1.0))
-    assert found
-    assert "500" not in found
+        result: Counter[str] = asyncio.run(attack(name, server.address, 1.0))
+    assert result
+    assert "500" not in result
     assert name in ATTACKS
 
 

@@ -72,9 +72,9 @@ def test_conversation_is_scored_where_its_data_are(
     row = {"id": "a", "language": "en", "audio": encoded(turn), "silence_spans": spans}
     parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / "validation.parquet")
     bench = Bench(Log(None))
-    (found,) = turns_of(tmp_path)
-    assert found.pauses_s == ((first, first + 1), (second, second + 1))
-    answered = [(found, answers_of(bench, "nano", found))]
+    (result,) = turns_of(tmp_path)
+    assert result.pauses_s == ((first, first + 1), (second, second + 1))
+    answered = [(result, answers_of(bench, "nano", result))]
     assert len(answered[0][1]) >= 2
     hasty = FittedTurnRule(0.5, bias=50.0, weights=(0.0, 0.0))
     share, delay_s = outcome(answered, hasty)

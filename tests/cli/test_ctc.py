@@ -74,10 +74,10 @@ def ctc(folder: Path, call: Call) -> Rows:
 
 
 def test_every_utterance_of_every_file(ctc: Rows) -> None:
-    found = ctc("one.npy", "two.npz", "three.csv", "--beam-size", 4)
-    assert [row["text"] for row in found] == ["ab c", "a", "cab", "ac"]
-    assert [row["id"] for row in found] == ["one.npy", "two.npz#first", "two.npz#second", "three.csv"]
-    assert [word["word"] for word in found[0]["words"]] == ["ab", "c"]
+    result = ctc("one.npy", "two.npz", "three.csv", "--beam-size", 4)
+    assert [row["text"] for row in result] == ["ab c", "a", "cab", "ac"]
+    assert [row["id"] for row in result] == ["one.npy", "two.npz#first", "two.npz#second", "three.csv"]
+    assert [word["word"] for word in result[0]["words"]] == ["ab", "c"]
 
 
 @pytest.mark.parametrize("more", [(), ("--stream",), ("--greedy",)])
@@ -110,10 +110,10 @@ def test_emissions_from_standard_input(ctc: Rows, call: Call, monkeypatch: pytes
 
 
 def test_n_best_are_ranked(ctc: Rows) -> None:
-    found = ctc("three.csv", "--nbest", 3)
-    assert [row["rank"] for row in found] == [0, 1, 2]
-    assert [row["text"] for row in found][:2] == ["ac", "ab"]
-    assert found[0]["score"] >= found[1]["score"] >= found[2]["score"]
+    result = ctc("three.csv", "--nbest", 3)
+    assert [row["rank"] for row in result] == [0, 1, 2]
+    assert [row["text"] for row in result][:2] == ["ac", "ab"]
+    assert result[0]["score"] >= result[1]["score"] >= result[2]["score"]
 
 
 def test_a_language_model_changes_its_mind(ctc: Rows) -> None:
@@ -190,8 +190,8 @@ def test_tuning_writes_a_decoder_that_reads_the_set_right(ctc: Rows) -> None:
     assert ctc("three.csv", "--config", "decoder.toml")[0]["text"] == "ab"
     (typed,) = ctc("three.csv", "--config", "decoder.toml", "--lm-weight", 0, "--word-score", 0)
     assert typed["text"] == "ac"
-    (found,) = CtcDecoder.from_config("decoder.toml").decode(emitted("ac", doubt="b"))
-    assert found[0].text == "ab"
+    (result,) = CtcDecoder.from_config("decoder.toml").decode(emitted("ac", doubt="b"))
+    assert result[0].text == "ab"
 
 
 def test_several_models_have_weights_and_are_kept_by_tuning(ctc: Rows, call: Call) -> None:
@@ -317,8 +317,8 @@ def test_idle_options_change_nothing(ctc: Rows) -> None:
 @pytest.mark.parametrize("way", [[], ["--greedy"]])
 def test_batches_of_any_size_say_the_same(ctc: Rows, way: list[str]) -> None:
     shared = ["one.npy", "two.npz", "three.csv", *way]
-    found = [ctc(*shared, "--batch-size", size) for size in (1, 3, 8)]
-    texts = [[(row["id"], row["text"]) for row in rows] for rows in found]
+    result = [ctc(*shared, "--batch-size", size) for size in (1, 3, 8)]
+    texts = [[(row["id"], row["text"]) for row in rows] for rows in result]
     assert len(texts[0]) == 4
     assert texts[0] == texts[1] == texts[2]
 
@@ -381,8 +381,8 @@ def test_unknown_words_and_look_ahead(ctc: Rows) -> None:
     named = [*shared, "--lexicon", "words.txt", "--lm", "lm.arpa"]
     assert ctc(*named)[0]["text"] != "ab c"
     for more in ([], ["--no-look-ahead"]):
-        found = ctc(*named, "--unknown-score", -1, "--unknown-words", *more)
-        assert found[0]["text"] == "ab c"
+        result = ctc(*named, "--unknown-score", -1, "--unknown-words", *more)
+        assert result[0]["text"] == "ab c"
 
 
 @pytest.mark.parametrize("command", [["one.npy"], ["tune", "dev.jsonl", "--decodings", "2"]])
@@ -414,12 +414,12 @@ def reports(shared_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def best(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     """The first hypothesis."""
     assert run(["ctc", *words]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[0])
-    return found
+    result: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[0])
+    return result
 
 
 @pytest.mark.parametrize(
-    ("options", "text", "told"),
+    ("options", "text", "reported"),
     [
         ("", "the cafe is open", ""),
         ("--hotwords hotwords-nfc.txt", "the café is open", ""),
@@ -435,22 +435,22 @@ def test_lists_of_the_reports(
     reports: Path,
     options: str,
     text: str,
-    told: str,
+    reported: str,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found = best(capsys, "cafe.npy", "--labels", "labels.txt", *options.split())
-    assert found["text"] == text
-    assert told in caplog.text
-    assert bool(caplog.text) == bool(told)
+    result = best(capsys, "cafe.npy", "--labels", "labels.txt", *options.split())
+    assert result["text"] == text
+    assert reported in caplog.text
+    assert bool(caplog.text) == bool(reported)
 
 
 def test_the_weight_of_a_class_behind_a_byte_order_mark_counts(
     reports: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     words = ["--hotwords", "hotwords-bom-class.txt", "--hotword-weight", "0.001"]
-    found = best(capsys, "cafe.npy", "--labels", "labels.txt", *words)
-    assert "café" in str(found["text"])
+    result = best(capsys, "cafe.npy", "--labels", "labels.txt", *words)
+    assert "café" in str(result["text"])
     assert caplog.text == ""
 
 
@@ -458,11 +458,11 @@ def test_the_weight_of_a_class_behind_a_byte_order_mark_counts(
 def test_n_grams_of_either_form_score_the_same(
     reports: Path, lm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = best(capsys, "cafe.npy", "--labels", "labels.txt", "--lexicon", "words.txt", "--lm", lm)
-    assert found["text"] == "the café is open"
-    assert found["lm_score"] == pytest.approx(-4.49, abs=0.005)
+    result = best(capsys, "cafe.npy", "--labels", "labels.txt", "--lexicon", "words.txt", "--lm", lm)
+    assert result["text"] == "the café is open"
+    assert result["lm_score"] == pytest.approx(-4.49, abs=0.005)
 
 
 def test_labels_behind_a_byte_order_mark(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = best(capsys, "cat.npy", "--labels", "labels-bom.txt", "--blank", "-1")
-    assert found["text"] == "a cat sat"
+    result = best(capsys, "cat.npy", "--labels", "labels-bom.txt", "--blank", "-1")
+    assert result["text"] == "a cat sat"

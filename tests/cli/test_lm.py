@@ -76,12 +76,12 @@ def test_the_memory_is_told_where_more_is_asked_for(
 def test_kenlm_tries_are_converted(kind: str, folder: Path) -> None:
     assert run(["lm", "build", str(BINARIES / f"{kind}.bin"), "-o", "lm.trie"]) == 0
     labels, log_probs = ["-", "a", "b", " "], emissions(7, 4, seed=2)
-    found = [
+    result = [
         CtcDecoder(labels, lm=lm, n_best=4).decode(log_probs)[0]
         for lm in (BINARIES / "small.arpa", folder / "lm.trie")
     ]
-    assert [each.text for each in found[0]] == [each.text for each in found[1]]
-    assert [each.score for each in found[0]] == pytest.approx([each.score for each in found[1]], abs=1e-4)
+    assert [each.text for each in result[0]] == [each.text for each in result[1]]
+    assert [each.score for each in result[0]] == pytest.approx([each.score for each in result[1]], abs=1e-4)
 
 
 @pytest.mark.parametrize(

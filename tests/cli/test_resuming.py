@@ -61,7 +61,7 @@ def killed(recording: Path, folder: Path, options: list[str], number: signal.Sig
     process.join()
     assert process.exitcode == (143 if number is signal.SIGTERM else -number), said.read_text()
     assert (folder / "talk.full.json.part").is_file()
-    assert not any((folder / f"talk.{one}").exists() for one in ("full.json", "srt", "rttm"))
+    assert not any((folder / f"talk.{item}").exists() for item in ("full.json", "srt", "rttm"))
     return said.read_text()
 
 

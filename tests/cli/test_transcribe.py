@@ -135,9 +135,9 @@ def test_the_folder_is_made_before_the_model_is_loaded(
     clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A model that is not there tells which came first."""
-    made = tmp_path / "new" / "folder"
-    assert run(["transcribe", str(clip), "-m", "nano", *FAST, "-o", str(made)]) == 0
-    assert [path.name for path in made.iterdir()] == ["clip.txt"]
+    created = tmp_path / "new" / "folder"
+    assert run(["transcribe", str(clip), "-m", "nano", *FAST, "-o", str(created)]) == 0
+    assert [path.name for path in created.iterdir()] == ["clip.txt"]
     assert capsys.readouterr().err == ""
     assert run(["transcribe", str(clip), "-m", "nothing", "-o", str(clip / "x")]) == 2
     line = one_error(capsys.readouterr().err)
@@ -321,10 +321,10 @@ def test_a_recording_without_the_track_is_one_line_and_others_are_read(
 
 @pytest.mark.usefixtures("no_model")
 def test_a_track_that_is_not_there_is_told_before_the_model_is_loaded(film: Path, call: Call) -> None:
-    for track, told in (("3", "among 1 (eng), 2 (deu, 'Kommentar'); got '3'"), ("0", "number from 1")):
+    for track, reported in (("3", "among 1 (eng), 2 (deu, 'Kommentar'); got '3'"), ("0", "number from 1")):
         (line,) = call("transcribe", film, *FAST_AUDIO, "--audio-track", track, code=2).err.splitlines()
         assert line.startswith("error: ")
-        assert told in line
+        assert reported in line
 
 
 @pytest.mark.long

@@ -65,8 +65,8 @@ def _random(name: str, **dims: int) -> Backend:
     if name == ON_CUDA:
         return tiny.backend(tiny.dims(**dims), device="cuda")
     native = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")
-    made: Backend = native.NativeBackend.from_checkpoint(tiny.checkpoint(tiny.dims(**dims)))
-    return made
+    created: Backend = native.NativeBackend.from_checkpoint(tiny.checkpoint(tiny.dims(**dims)))
+    return created
 
 
 def windows(backend: Backend, n_rows: int = 2, n_frames: int = N_FRAMES) -> Features:

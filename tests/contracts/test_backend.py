@@ -28,8 +28,8 @@ def test_token_by_token_equals_all_at_once(subject: Subject) -> None:
     whole = read(backend, encoded, tokens, capture=heads)
     rows = start(backend, encoded)
     steps = [step(rows, tokens[:, i : i + 1], capture=heads) for i in range(tokens.shape[1])]
-    assert difference(np.concatenate([one.logits for one in steps], 1), whole.logits) <= TOLERANCE
-    assert difference(np.concatenate([one.attention for one in steps], 2), whole.attention) <= TOLERANCE
+    assert difference(np.concatenate([item.logits for item in steps], 1), whole.logits) <= TOLERANCE
+    assert difference(np.concatenate([item.attention for item in steps], 2), whole.attention) <= TOLERANCE
 
 
 def test_a_long_cache_outgrows_its_first_buffer(subject: Subject) -> None:
@@ -96,12 +96,12 @@ def test_captured_attention_is_a_distribution_in_the_order_asked(subject: Subjec
     encoded = backend.encode(windows(backend))
     tokens = prompt_rows(subject, 4)
     heads = backend.alignment_heads
-    found = step(start(backend, encoded, 2), tokens, capture=heads).attention
+    result = step(start(backend, encoded, 2), tokens, capture=heads).attention
     turned = step(start(backend, encoded, 2), tokens, capture=heads[::-1]).attention
-    assert found.shape == (4, len(heads), tokens.shape[1], encoded.n_frames)
-    assert found.dtype == np.float32
-    assert difference(found.sum(-1), np.ones(found.shape[:-1], np.float32)) <= TOLERANCE
-    assert difference(found[:, ::-1], turned) <= TOLERANCE
+    assert result.shape == (4, len(heads), tokens.shape[1], encoded.n_frames)
+    assert result.dtype == np.float32
+    assert difference(result.sum(-1), np.ones(result.shape[:-1], np.float32)) <= TOLERANCE
+    assert difference(result[:, ::-1], turned) <= TOLERANCE
 
 
 def test_capture_changes_no_logit(subject: Subject) -> None:

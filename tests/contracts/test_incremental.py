@@ -115,10 +115,10 @@ def test_windows_that_are_joined_read_as_alone(backend: Backend, n_content: int)
     n_frames = other.encoded.n_frames
     plain = backend.encode(Features(audio(backend, n_frames, 1)[None], (2 * n_frames,)))
     joined = thin.encoded.joined([plain])
-    alone = [read(backend, one, [[5, 9, 30]]).logits for one in (thin.encoded, plain)]
+    alone = [read(backend, item, [[5, 9, 30]]).logits for item in (thin.encoded, plain)]
     for order in ([0, 1], [1, 0], [1], [0, 0, 1]):
-        found = read(backend, joined.rows(order), [[5, 9, 30]] * len(order)).logits
-        assert difference(found, np.concatenate([alone[window] for window in order])) <= TOLERANCE
+        result = read(backend, joined.rows(order), [[5, 9, 30]] * len(order)).logits
+        assert difference(result, np.concatenate([alone[window] for window in order])) <= TOLERANCE
 
 
 @pytest.mark.parametrize("mode", [INCREMENTAL, THIN])

@@ -69,8 +69,8 @@ def test_rows_branch_move_and_leave(subject: Subject, chosen: list[int]) -> None
     backend, prompt = subject.backend, list(subject.prompt)
     encoded = heard(subject)[:2]
     rows = backend.rows()
-    for one in encoded:
-        rows.admit(one)
+    for item in encoded:
+        rows.admit(item)
     rows.step([prompt, prompt[:2]], [[0], [0]])
     rows.select(chosen)
     assert rows.n_rows == len(chosen)
@@ -86,8 +86,8 @@ def test_wrong_guesses_are_forgotten_by_their_row_alone(subject: Subject) -> Non
     backend, prompt = subject.backend, list(subject.prompt)
     encoded = heard(subject)[:2]
     rows = backend.rows()
-    for one in encoded:
-        rows.admit(one)
+    for item in encoded:
+        rows.admit(item)
     rows.step([[*prompt, 7, 8], [*prompt, 7]], [[0], [0]])
     rows.cut(0, 2)
     output = rows.step([[9], [9]], [[0], [0]])
@@ -110,8 +110,8 @@ def test_a_vocabulary_is_all_that_is_computed(subject: Subject) -> None:
     rows, some = subject.backend.rows(), np.array([3, 50])
     encoded = heard(subject)[0]
     rows.admit(encoded)
-    found = rows.step([list(subject.prompt)], [[len(subject.prompt) - 1]], vocabulary=some)
-    assert difference(found.logits[0], alone(subject, encoded, list(subject.prompt))[0][some]) <= TOLERANCE
+    result = rows.step([list(subject.prompt)], [[len(subject.prompt) - 1]], vocabulary=some)
+    assert difference(result.logits[0], alone(subject, encoded, list(subject.prompt))[0][some]) <= TOLERANCE
 
 
 def test_what_cannot_be_is_said_in_one_line(subject: Subject) -> None:

@@ -103,12 +103,12 @@ def best_of(
     score: Callable[[Tokens, Reading], float],
 ) -> list[tuple[float, Tokens, Reading]]:
     """All readings with their scores, best first."""
-    found = [
+    result = [
         (acoustic + score(tokens, reading), tokens, reading)
         for tokens, acoustic in texts.items()
         for reading in read(tokens)
     ]
-    return sorted(found, reverse=True)
+    return sorted(result, reverse=True)
 
 
 class RandomBigram:

@@ -94,9 +94,9 @@ def test_arpa_files_that_differ_in_form_alone(tmp_path: Path, text: str) -> None
     path.write_text(ARPA)
     other.write_bytes(text.encode())
     log_probs = frames(1, 2, 3, 2, 0, 3, 1, 2)
-    found, again = (CtcDecoder(LABELS, lm=file, n_best=5).decode(log_probs)[0] for file in (path, other))
-    assert found[0].text == "ab b ab"
-    assert [(h.text, h.score) for h in found] == [(h.text, h.score) for h in again]
+    result, again = (CtcDecoder(LABELS, lm=file, n_best=5).decode(log_probs)[0] for file in (path, other))
+    assert result[0].text == "ab b ab"
+    assert [(h.text, h.score) for h in result] == [(h.text, h.score) for h in again]
 
 
 @pytest.mark.parametrize(
@@ -198,5 +198,5 @@ def test_nothing_to_decode(fused: bool, tmp_path: Path) -> None:
     assert decoder.decode(torch.zeros(0, 5, 4)) == []
     state = decoder.start(2)
     decoder.decode_chunk(state, torch.zeros(2, 0, 4))
-    assert [found[0].text for found in decoder.finish(state)] == ["", ""]
+    assert [result[0].text for result in decoder.finish(state)] == ["", ""]
     assert decoder.finish(decoder.start(0)) == []

@@ -158,9 +158,9 @@ def test_processor_of_transformers(arpa: str, tmp_path: Path) -> None:
     outputs = []
     for module in (pyctcdecode.build_ctcdecoder, build_ctcdecoder):
         processor = transformers.Wav2Vec2ProcessorWithLM(*parts, module(labels, arpa))
-        one = processor.decode(logits[0, :5], output_word_offsets=True, hotwords=["ab"], hotword_weight=2.0)
+        item = processor.decode(logits[0, :5], output_word_offsets=True, hotwords=["ab"], hotword_weight=2.0)
         many = processor.batch_decode(logits, alpha=0.3, num_processes=1)
-        outputs.append((one.text, one.word_offsets, many.text, (one.lm_score, *many.lm_score)))
+        outputs.append((item.text, item.word_offsets, many.text, (item.lm_score, *many.lm_score)))
     assert outputs[0][:3] == outputs[1][:3]
     assert outputs[0][3] == pytest.approx(outputs[1][3], abs=1e-3)
     processor.save_pretrained(tmp_path / "saved")

@@ -60,7 +60,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_every_option_of_the_search_is_a_key() -> None:
-    names = {one.name for owner in (CtcOptions, CtcFusionOptions) for one in fields(owner)}
+    names = {item.name for owner in (CtcOptions, CtcFusionOptions) for item in fields(owner)}
     assert names < set(known_keys())
     assert {"labels", "blank", "lm", "label_lm", "lexicon", "hotwords", "neural_lm", "unknown_words"} < set(
         known_keys()
@@ -102,7 +102,7 @@ def test_a_decoder_of_a_file_decodes_as_one_of_arguments(folder: Path) -> None:
     }
     files = {"labels": folder / "labels.txt", "lm": folder / "lm.arpa", "lexicon": folder / "words.txt"}
     write_config(path, {**files, "label_priors": folder / "priors.txt", **values})
-    found = CtcDecoder.from_config(path).decode(log_probs)
+    result = CtcDecoder.from_config(path).decode(log_probs)
     direct = CtcDecoder(
         LABELS,
         0,
@@ -113,8 +113,8 @@ def test_a_decoder_of_a_file_decodes_as_one_of_arguments(folder: Path) -> None:
             beam_size=8, acoustic_scale=0.8, blank_penalty=0.5, label_priors=(0.6, 0.1, 0.1, 0.1, 0.1)
         ),
     ).decode(log_probs)
-    assert found == direct
-    assert found[0][0].text == "ab"
+    assert result == direct
+    assert result[0][0].text == "ab"
 
 
 @pytest.mark.parametrize(

@@ -116,9 +116,9 @@ def test_threads_share_the_batch(n_threads: int, arpa: Path, monkeypatch: pytest
     decoder = CtcDecoder(LABELS, 0, lm=arpa, n_best=4)
     monkeypatch.setattr(align, "_LEAST_FRAMES", 0)
     monkeypatch.setattr(align, "n_threads", lambda: n_threads)
-    found = decoder.decode(log_probs, lengths)
+    result = decoder.decode(log_probs, lengths)
     alone = [decoder.decode(row[:n])[0] for row, n in zip(log_probs, lengths, strict=True)]
-    assert differences(found, alone) == []
+    assert differences(result, alone) == []
 
 
 def test_without_the_kernels_there_is_no_search(arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,21 +54,21 @@ def search(
 def test_equals_enumeration(n_frames: int, blank: int) -> None:
     log_probs = emissions(n_frames, 4, seed=n_frames)
     truth = best_of(all_texts(log_probs, blank), one_reading, lambda *_: 0.0)[:30]
-    found = search(None, log_probs, blank)
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
-    assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
+    result = search(None, log_probs, blank)
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    assert [h.tokens for h in result] == [tokens for _, tokens, _ in truth]
 
 
 def test_posteriors_are_shares_of_all_texts() -> None:
     log_probs = emissions(4, 3, seed=5)
     texts = all_texts(log_probs, 0)
     total = np.logaddexp.reduce(list(texts.values()))
-    found = search(None, log_probs, 0)
-    assert [h.posterior for h in found] == pytest.approx(
-        [math.exp(texts[h.tokens] - float(total)) for h in found], abs=1e-5
+    result = search(None, log_probs, 0)
+    assert [h.posterior for h in result] == pytest.approx(
+        [math.exp(texts[h.tokens] - float(total)) for h in result], abs=1e-5
     )
     few = EmissionDecoder(labels(3, 0), CtcOptions(beam_size=1500, n_best=2)).decode(log_probs)[0]
-    assert [h.posterior for h in few] == [h.posterior for h in found[:2]]  # whatever is returned
+    assert [h.posterior for h in few] == [h.posterior for h in result[:2]]  # whatever is returned
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -78,17 +78,17 @@ def test_narrow_beams_never_list_a_prefix_twice_nor_overestimate_it(seed: int) -
     log_probs = emissions(6, 3, seed)
     texts = all_texts(log_probs, blank)
     decoder = EmissionDecoder(labels(3, blank), CtcOptions(beam_size=2 + seed % 5, n_best=9, times=False))
-    found = decoder.decode(log_probs)[0]
-    assert len({h.tokens for h in found}) == len(found)
-    for hypothesis in found:
+    result = decoder.decode(log_probs)[0]
+    assert len({h.tokens for h in result}) == len(result)
+    for hypothesis in result:
         assert hypothesis.score <= texts[hypothesis.tokens] + 1e-5
 
 
 def test_graves_example_sums_over_paths() -> None:
     log_probs = np.log(np.array([[0.6, 0.4], [0.6, 0.4]]))
-    found = EmissionDecoder(labels(2, 0), CtcOptions(n_best=5)).decode(log_probs)[0]
-    assert [h.text for h in found] == ["a", ""]
-    assert [h.score for h in found] == pytest.approx([math.log(0.64), math.log(0.36)])
+    result = EmissionDecoder(labels(2, 0), CtcOptions(n_best=5)).decode(log_probs)[0]
+    assert [h.text for h in result] == ["a", ""]
+    assert [h.score for h in result] == pytest.approx([math.log(0.64), math.log(0.36)])
 
 
 @pytest.mark.parametrize("blank", [0, 2])
@@ -101,9 +101,9 @@ def test_token_models_equal_enumeration(blank: int) -> None:
         return 0.7 * first.sentence(tokens) + 0.4 * second.sentence(tokens)
 
     truth = best_of(all_texts(log_probs, blank), one_reading, score)[:30]
-    found = search(fusion, log_probs, blank)
-    assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    result = search(fusion, log_probs, blank)
+    assert [h.tokens for h in result] == [tokens for _, tokens, _ in truth]
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 
 def test_hotwords_of_pieces_are_whole_words() -> None:
@@ -120,8 +120,8 @@ def test_hotwords_of_pieces_are_whole_words() -> None:
         )
 
     truth = best_of(all_texts(log_probs, 0), one_reading, score)[:30]
-    found = CtcDecoder(names, 0, hotwords=phrases, options=WIDE).decode(log_probs)[0]
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    result = CtcDecoder(names, 0, hotwords=phrases, options=WIDE).decode(log_probs)[0]
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 
 @pytest.mark.parametrize("names", [["-", "a", "b", " "], ["-", "A", "B", " "], ["-", "▁a", "b", "▁b"]])
@@ -136,8 +136,8 @@ def test_hotwords_are_spelled_in_the_case_of_the_labels(names: list[str]) -> Non
 
 
 def test_a_label_of_a_capital_spells_a_capital() -> None:
-    (found,) = CtcDecoder(["-", "a", "A"], hotwords={"A": 9.0}).decode(np.array([[-9.0, -0.7, -0.7]]))[0]
-    assert found.text == "A"
+    (result,) = CtcDecoder(["-", "a", "A"], hotwords={"A": 9.0}).decode(np.array([[-9.0, -0.7, -0.7]]))[0]
+    assert result.text == "A"
 
 
 def test_a_hotword_of_the_lexicon_stays_the_known_word() -> None:
@@ -182,14 +182,16 @@ def test_utterances_that_end_inside_a_word_give_it_as_far_as_it_goes(
         scorer=fusion,
         lexicon=lexicon.words,
     )
-    for found, rows in zip(decoder.decode(log_softmax(log_probs)), log_softmax(log_probs), strict=True):
+    for result, rows in zip(decoder.decode(log_softmax(log_probs)), log_softmax(log_probs), strict=True):
         texts = all_texts(rows, 0)
-        assert all(h.is_unfinished for h in found)
-        assert {h.text for h in found} <= {"a", "b", "ab", "ba"}
-        assert [h.acoustic_score for h in found] == pytest.approx([texts[h.tokens] for h in found], abs=1e-4)
-        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
-        assert [word.word for h in found for word in h.words] == [h.text for h in found]
-        assert sum(h.posterior or 0 for h in found) == pytest.approx(1)
+        assert all(h.is_unfinished for h in result)
+        assert {h.text for h in result} <= {"a", "b", "ab", "ba"}
+        assert [h.acoustic_score for h in result] == pytest.approx(
+            [texts[h.tokens] for h in result], abs=1e-4
+        )
+        assert [h.score for h in result] == sorted((h.score for h in result), reverse=True)
+        assert [word.word for h in result for word in h.words] == [h.text for h in result]
+        assert sum(h.posterior or 0 for h in result) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("names", [["a", "-", " ", "b"], ["▁", "-", "▁a", "b"], ["x", "-", "y", "zz"]])
@@ -201,9 +203,9 @@ def test_a_word_score_counts_the_words_of_the_text(names: list[str]) -> None:
         :30
     ]
     fusion = CtcFusionOptions(word_score=1.7)
-    found = CtcDecoder(names, 1, fusion=fusion, options=WIDE).decode(log_probs)[0]
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
-    assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
+    result = CtcDecoder(names, 1, fusion=fusion, options=WIDE).decode(log_probs)[0]
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    assert [h.tokens for h in result] == [tokens for _, tokens, _ in truth]
 
 
 def test_whole_numbers_are_weights_as_others_are() -> None:
@@ -215,14 +217,14 @@ def test_whole_numbers_are_weights_as_others_are() -> None:
         lambda tokens: separated_readings(tokens, [(0, (1,)), (1, (1, 2))], 3, unknown=True),
         lambda _, words: 1.0 * len(words) - 2.0 * words.count(-1),
     )[:20]
-    found = CtcDecoder(
+    result = CtcDecoder(
         names,
         lexicon=[("a", [1]), ("ab", [1, 2])],
         unknown_words=True,
         fusion=CtcFusionOptions(word_score=1, unknown_score=-2, lm_weight=1, hotword_weight=2),
         options=WIDE,
     ).decode(log_probs)[0][:20]
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 
 @pytest.mark.parametrize("boundary", [None, 3])
@@ -242,8 +244,8 @@ def test_boosting_equals_enumeration(boundary: int | None) -> None:
         )
 
     truth = best_of(all_texts(log_probs, 0), one_reading, score)[:30]
-    found = search(PrefixScorer(4, [(booster.automaton(), 1.0)]), log_probs, 0)
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    result = search(PrefixScorer(4, [(booster.automaton(), 1.0)]), log_probs, 0)
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 
 @pytest.mark.parametrize("look_ahead", [False, True])
@@ -270,8 +272,8 @@ def test_unknown_words_of_pieces_equal_enumeration(look_ahead: bool) -> None:
         lambda tokens: readings(tokens, spellings, unknown=True, starts={1, 3}),
         lambda _, words: 0.8 * model.sentence([word % 4 for word in words]) - 0.6 * words.count(-1),
     )[:30]
-    found = search(fusion, log_probs, 0, lexicon.words)
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
+    result = search(fusion, log_probs, 0, lexicon.words)
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-5)
 
 
 @pytest.mark.parametrize("look_ahead", [False, True])
@@ -316,14 +318,14 @@ def test_lexicon_equals_enumeration(separator: int | None, unknown: bool, look_a
         options = CtcOptions(beam_size=1500, n_best=n_best, times=False)
         named = Labels(tuple("-abcdef"[:4]), 0)
         searcher = EmissionDecoder(named, options, scorer=fusion, lexicon=lexicon.words)
-        found = searcher.decode(log_probs)[0]
+        result = searcher.decode(log_probs)[0]
         best = truth[:n_best]
-        assert [h.score for h in found] == pytest.approx([score for score, _, _ in best], abs=1e-5)
+        assert [h.score for h in result] == pytest.approx([score for score, _, _ in best], abs=1e-5)
         shares = [math.exp(score - total) for score, _, _ in best]
-        assert [h.posterior for h in found] == pytest.approx(shares, rel=5e-3 if unknown else 1e-4)
+        assert [h.posterior for h in result] == pytest.approx(shares, rel=5e-3 if unknown else 1e-4)
         if not unknown:
             spelled = [" ".join(WORDS[word] for word in words) for _, _, words in best]
-            assert [h.text for h in found] == spelled
+            assert [h.text for h in result] == spelled
 
 
 @pytest.mark.parametrize("separator", [None, 3])
@@ -342,14 +344,14 @@ def test_word_sequences_equal_enumeration(seed: int, separator: int | None) -> N
         unigrams=0.8 * model.unigrams(range(len(WORDS))),
     )
     searcher = PrefixSearch(4, 0, 4, scorer=scorer)
-    found = searcher.readings(sequences, 40)
-    for said, several in zip(sequences, found, strict=True):
+    result = searcher.readings(sequences, 40)
+    for said, several in zip(sequences, result, strict=True):
         each = readings(said, SPELLINGS)
         if separator is not None:
             each = separated_readings(said, SPELLINGS, separator)
         truth = sorted((0.8 * model.sentence(read) + 0.3 * len(read) for read in each), reverse=True)
-        assert [one.score for one in several] == pytest.approx(truth[:40], abs=1e-4)
-        assert all(tuple(symbol % 4 for symbol in one.symbols) == said for one in several)
+        assert [item.score for item in several] == pytest.approx(truth[:40], abs=1e-4)
+        assert all(tuple(symbol % 4 for symbol in item.symbols) == said for item in several)
 
 
 @pytest.mark.parametrize("n_best", [1, 3])
@@ -381,27 +383,27 @@ def test_homophones_without_a_language_model_leave_room_for_others(
 def test_separators_that_say_nothing_make_no_other_hypothesis() -> None:
     log_probs = likely([3, 1, 3, 0, 3, 2, 3], 4, share=0.94)
     decoder = CtcDecoder(["-", "a", "b", "|"], 0, lexicon=[("a", [1]), ("b", [2])], n_best=4)
-    found = decoder.decode(log_probs)[0]
-    assert found[0].text == "a b"
-    assert found[0].tokens == (1, 3, 2, 3)
-    assert [(w.word, w.start, w.end) for w in found[0].words] == [
+    result = decoder.decode(log_probs)[0]
+    assert result[0].text == "a b"
+    assert result[0].tokens == (1, 3, 2, 3)
+    assert [(w.word, w.start, w.end) for w in result[0].words] == [
         ("a", pytest.approx(0.02), pytest.approx(0.04)),
         ("b", pytest.approx(0.1), pytest.approx(0.12)),
     ]
-    assert len({h.tokens for h in found}) == 4
+    assert len({h.tokens for h in result}) == 4
 
 
 def runs_of(path: Sequence[int], separator: int) -> list[tuple[int, int, int]]:
     """Label, first and last frame of what a path says, without separators that say nothing."""
-    found: list[tuple[int, int, int]] = []
+    result: list[tuple[int, int, int]] = []
     at, last = 0, separator
     for label, group in itertools.groupby(path):
         n = len(list(group))
         if label != 0 and not label == last == separator:
-            found.append((label, at, at + n - 1))
+            result.append((label, at, at + n - 1))
             last = label
         at += n
-    return found
+    return result
 
 
 @pytest.mark.parametrize("chunk", [7, 1])
@@ -423,8 +425,8 @@ def test_times_are_those_of_the_likeliest_path_of_the_text(seed: int, chunk: int
         score = sum(of_labels[t][label] for t, label in enumerate(path))
         said = tuple(label for label, _, _ in runs)
         best[said] = max(best.get(said, (-math.inf, ())), (score, tuple(first for _, first, _ in runs)))
-    for found in decoder.finish(state)[0]:
-        assert found.token_frames == best[found.tokens][1]
+    for result in decoder.finish(state)[0]:
+        assert result.token_frames == best[result.tokens][1]
 
 
 @pytest.mark.parametrize("separator", [None, 3])

@@ -55,14 +55,14 @@ def decoder(folder: Path, names: list[str], *, neural: bool) -> CtcDecoder:
 def test_parts_sum_to_the_scores(folder: Path, names: list[str], neural: bool) -> None:
     log_probs = emissions(6, 4, seed=8)
     explained = decoder(folder, names, neural=neural)
-    (found,) = explained.decode(log_probs)
+    (result,) = explained.decode(log_probs)
     paths = {}
     for path in itertools.product(range(4), repeat=6):
         score = 0.8 * float(log_probs[range(6), path].sum())
         (tokens,) = without_idle({collapsed(path, 0): 0.0}, 3 if "|" in names else None)
         paths[tokens] = max(score, paths.get(tokens, score))
-    assert max(len(each.words) for each in found) > 1
-    for hypothesis in found:
+    assert max(len(each.words) for each in result) > 1
+    for hypothesis in result:
         words = explained.explain(log_probs, hypothesis)
         assert [each.word for each in words] == list(hypothesis.words)
         if not words:

@@ -52,17 +52,17 @@ def test_histories_without_other_models_equal_enumeration(seed: int, every: int 
     """What a beam was given goes with it when beams change places, so that it can be taken back."""
     log_probs = emissions(5, 4, seed)
     truth = best_of(all_texts(log_probs, 0), one_reading, full_score)[:20]
-    found = decoder(every, beam_size=600, n_best=20).decode(log_probs)[0]
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
-    assert [h.tokens for h in found] == [tokens for _, tokens, _ in truth]
+    result = decoder(every, beam_size=600, n_best=20).decode(log_probs)[0]
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+    assert [h.tokens for h in result] == [tokens for _, tokens, _ in truth]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_narrow_beams_never_overestimate(seed: int) -> None:
     log_probs = emissions(6, 4, seed)
     texts = all_texts(log_probs, 0)
-    for found in decoder(2, beam_size=4, n_best=4).decode(log_probs)[0]:
-        assert found.score <= texts[found.tokens] + full_score(found.tokens, ()) + 1e-4
+    for result in decoder(2, beam_size=4, n_best=4).decode(log_probs)[0]:
+        assert result.score <= texts[result.tokens] + full_score(result.tokens, ()) + 1e-4
 
 
 @pytest.mark.parametrize("blank_skip", [None, 0.6])
@@ -200,12 +200,12 @@ def test_hypotheses_that_cannot_win_need_no_score(
     """A bound spares questions and changes no result."""
     rows = np.stack([emissions(20, 4, seed + row) for row in range(2)])
     options = CtcOptions(beam_size=8, n_best=8, adjust_every_frames=every, adjust_threshold=threshold)
-    found, asked = [], []
+    result, asked = [], []
     for each in (AskedHistories(1e9), AskedHistories(slack)):
         searcher = EmissionDecoder(LABELS, options, history_scorer=each)
-        found.append(searcher.decode(rows, [20, 13]))
+        result.append(searcher.decode(rows, [20, 13]))
         asked.append(each.n_asked)
-    assert found[0] == found[1]
+    assert result[0] == result[1]
     assert asked[1] <= asked[0]
 
 

@@ -55,8 +55,8 @@ def decoder(model: KenlmModel | Path, **fusion: float) -> CtcDecoder:
     )
 
 
-def scores(found: CtcDecoder) -> list[tuple[str, float]]:
-    return [(best.text, best.score) for row in found.decode(ROWS) for best in row]
+def scores(result: CtcDecoder) -> list[tuple[str, float]]:
+    return [(best.text, best.score) for row in result.decode(ROWS) for best in row]
 
 
 def assert_same(ours: CtcDecoder, theirs: CtcDecoder) -> None:
@@ -81,8 +81,8 @@ def test_threads_give_a_state_one_number(arpa: Path) -> None:
     def walk(texts: np.ndarray) -> tuple[list[float], list[int]]:
         states, scores = model.start(len(texts)), np.zeros(len(texts), np.float32)
         for column in texts.T:
-            found, states = model.score(states, column)
-            scores += found
+            result, states = model.score(states, column)
+            scores += result
         return scores.tolist(), states.tolist()
 
     with ThreadPoolExecutor(4) as pool:
@@ -91,8 +91,8 @@ def test_threads_give_a_state_one_number(arpa: Path) -> None:
     other = probing(arpa)
     states, theirs = model.start(8), other.start(8)
     for column in tokens[:, :50].T:
-        (found, states), (expected, theirs) = model.score(states, column), other.score(theirs, column)
-        assert np.array_equal(found, expected)
+        (result, states), (expected, theirs) = model.score(states, column), other.score(theirs, column)
+        assert np.array_equal(result, expected)
 
 
 def test_a_negative_weight_has_no_bound(arpa: Path) -> None:

@@ -222,8 +222,8 @@ LEXICONS = {
 def test_lexicons_of_other_toolkits(kind: str, tmp_path: Path) -> None:
     labels = ["-", "|", "r", "eh", "d", "R", "EH", "D", "IY", "a", "b", "e"]
     lines, expected = LEXICONS[kind]
-    found = read_lexicon(text(tmp_path / "lexicon.txt", lines), labels)
-    assert found == [
+    result = read_lexicon(text(tmp_path / "lexicon.txt", lines), labels)
+    assert result == [
         (word, tuple(labels.index(label) for label in spelt.split())) for word, spelt in expected
     ]
 

@@ -26,10 +26,10 @@ def test_likeliest_tokens_and_the_others_are_those_above_a_bar(n_labels: int, le
     above = [token for token in range(n_labels) if token != blank and frame[token] > least]
     ranked = sorted(above, key=lambda token: (-frame[token], token))
     for most in (n_labels, 20):
-        found = kernels.likeliest(frame.ctypes.data, n_labels, least, blank, 7, most)
-        assert list(found[:7]) == ranked[:7]
-        assert sorted(-frame[list(found[7:])]) == [-frame[token] for token in ranked[7 : 7 + most]]
-        assert set(found[7:]) <= set(ranked[7:])
+        result = kernels.likeliest(frame.ctypes.data, n_labels, least, blank, 7, most)
+        assert list(result[:7]) == ranked[:7]
+        assert sorted(-frame[list(result[7:])]) == [-frame[token] for token in ranked[7 : 7 + most]]
+        assert set(result[7:]) <= set(ranked[7:])
 
 
 V, BLANK, SEPARATOR = 5, 0, 4
@@ -113,15 +113,15 @@ Path_ = tuple[float, tuple[int, ...]]
 def best_paths(frames: list[list[float]], labels: list[int], blanks: list[int]) -> list[Path_]:
     """The best path to each state of a text, by its score and its states; the first of equal ones."""
     path = [each for pair in zip(blanks, [*labels, -1], strict=True) for each in pair][:-1]
-    found: list[Path_] = [(0.0, ()), *[(-math.inf, ())] * (2 * len(labels))]
+    result: list[Path_] = [(0.0, ()), *[(-math.inf, ())] * (2 * len(labels))]
     for frame in frames:
-        before, found = found, []
+        before, result = result, []
         for state, label in enumerate(path):
             may_skip = state > 2 and state % 2 == 1 and label != path[state - 2]
             ways = before[max(state - 1 - may_skip, 0) : state + 1][::-1]
             score, states = max(ways, key=lambda way: way[0])
-            found.append((score + frame[label], (*states, state)))
-    return found
+            result.append((score + frame[label], (*states, state)))
+    return result
 
 
 def test_common_cuts_are_where_all_paths_meet() -> None:
@@ -141,8 +141,8 @@ def test_common_cuts_are_where_all_paths_meet() -> None:
                 for t, at in enumerate(zip(*paths, strict=True))
                 if len(set(at)) == 1 and at[0] % 2 == 0 and at[0] // 2 <= n_shared
             ]
-            found = common_cut(frames, labels, counts, n_shared=n_shared, is_late=is_late, blank=blank)
-            assert found == max(met, default=(0, 0))
+            result = common_cut(frames, labels, counts, n_shared=n_shared, is_late=is_late, blank=blank)
+            assert result == max(met, default=(0, 0))
     # A text that no path spells.
-    found = common_cut(frames[:2], labels[:1], np.array([4]), n_shared=0, is_late=True, blank=BLANK)
-    assert found == (0, 0)
+    result = common_cut(frames[:2], labels[:1], np.array([4]), n_shared=0, is_late=True, blank=BLANK)
+    assert result == (0, 0)

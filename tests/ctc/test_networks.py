@@ -46,16 +46,16 @@ def test_the_mean_is_of_probabilities(weights: tuple[float, ...] | None) -> None
 
 def test_arrays_and_utterances_alone_are_networks_too() -> None:
     parts = [part[0] for part in networks(2)]
-    found = CtcDecoder(LABELS).decode(parts)
-    assert len(found) == 1
-    assert found == CtcDecoder(LABELS).decode([torch.from_numpy(part) for part in parts])
+    result = CtcDecoder(LABELS).decode(parts)
+    assert len(result) == 1
+    assert result == CtcDecoder(LABELS).decode([torch.from_numpy(part) for part in parts])
     assert len(CtcDecoder(LABELS).decode([part.tolist() for part in parts])) == 2, "lists are a batch"
 
 
 def test_logits_are_normalised_before_the_mean() -> None:
     parts = networks(2)
-    found = CtcDecoder(LABELS).decode_logits([part + 3.0 for part in parts])
-    assert [h[0].text for h in found] == [h[0].text for h in CtcDecoder(LABELS).decode(parts)]
+    result = CtcDecoder(LABELS).decode_logits([part + 3.0 for part in parts])
+    assert [h[0].text for h in result] == [h[0].text for h in CtcDecoder(LABELS).decode(parts)]
 
 
 def test_lists_are_joined_by_the_mean_of_posteriors() -> None:
@@ -63,14 +63,14 @@ def test_lists_are_joined_by_the_mean_of_posteriors() -> None:
     options = CtcOptions(beam_size=16, n_best=16, combine="nbest", network_weights=(3, 1))
     joined = CtcDecoder(LABELS, options=options).decode(parts)
     alone = [CtcDecoder(LABELS, beam_size=16, n_best=16).decode(part) for part in parts]
-    for row, found in enumerate(joined):
+    for row, result in enumerate(joined):
         expected: dict[str, float] = {}
         for share, lists in zip(shares, alone, strict=True):
-            for one in lists[row]:
-                expected[one.text] = expected.get(one.text, 0.0) + share * (one.posterior or 0.0)
+            for item in lists[row]:
+                expected[item.text] = expected.get(item.text, 0.0) + share * (item.posterior or 0.0)
         ranked = sorted(expected, key=lambda text: -expected[text])[:16]
-        assert [h.text for h in found] == ranked
-        assert [h.posterior for h in found] == pytest.approx([expected[text] for text in ranked])
+        assert [h.text for h in result] == ranked
+        assert [h.posterior for h in result] == pytest.approx([expected[text] for text in ranked])
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_command_takes_networks_between_commas(
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     options = CtcOptions(n_best=4, network_weights=(2, 1), combine=combine)  # type: ignore[arg-type]
     lists = CtcDecoder(["-", "a", "b", "|"], options=options).decode(networks(2))
-    assert [row["text"] for row in rows] == [one.text for found in lists for one in found]
+    assert [row["text"] for row in rows] == [item.text for result in lists for item in result]
     assert rows[0]["id"] == "a.npy[0],b.npy[0]"
 
 

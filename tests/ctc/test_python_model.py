@@ -75,9 +75,9 @@ def test_equals_enumeration(names: list[str], every: int | None) -> None:
         fusion=CtcFusionOptions(neural_weight=0.6, word_score=0.2),
         options=CtcOptions(beam_size=1500, n_best=10, times=False, adjust_every_frames=every),
     )
-    found = decoder.decode(log_probs)[0]
-    assert [each.score for each in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
-    assert [each.text for each in found] == [" ".join(WORDS[word] for word in words) for *_, words in truth]
+    result = decoder.decode(log_probs)[0]
+    assert [each.score for each in result] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+    assert [each.text for each in result] == [" ".join(WORDS[word] for word in words) for *_, words in truth]
 
 
 def test_words_are_scored_again_only_if_their_states_were_dropped() -> None:

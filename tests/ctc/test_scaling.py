@@ -28,28 +28,28 @@ def weighed(log_probs: np.ndarray) -> np.ndarray:
 def test_priors_and_penalty_equal_enumeration_of_what_they_make(seed: int) -> None:
     log_probs = emissions(5, 4, seed)
     truth = sorted(all_texts(weighed(log_probs), BLANK).items(), key=lambda pair: -pair[1])[:20]
-    found = decoder(blank_penalty=1.5, label_priors=PRIORS, prior_scale=0.6, acoustic_scale=0.8).decode(
+    result = decoder(blank_penalty=1.5, label_priors=PRIORS, prior_scale=0.6, acoustic_scale=0.8).decode(
         log_probs
     )[0]
-    assert [h.tokens for h in found] == [tokens for tokens, _ in truth]
-    assert [h.score for h in found] == pytest.approx([score for _, score in truth], abs=1e-4)
+    assert [h.tokens for h in result] == [tokens for tokens, _ in truth]
+    assert [h.score for h in result] == pytest.approx([score for _, score in truth], abs=1e-4)
     raw = decoder(is_normalised=False).decode(weighed(log_probs))[0]
-    assert [h.tokens for h in raw] == [h.tokens for h in found]
-    assert [h.score for h in raw] == pytest.approx([h.score for h in found], abs=1e-4)
+    assert [h.tokens for h in raw] == [h.tokens for h in result]
+    assert [h.score for h in raw] == pytest.approx([h.score for h in result], abs=1e-4)
 
 
 def test_confidences_remain_probabilities() -> None:
     log_probs = likely([0, 2, 1, 3, 1], 4, share=0.94)
     plain = decoder().decode(log_probs)[0][0]
-    for found in (
+    for result in (
         decoder(blank_penalty=1.5, label_priors=PRIORS).decode(log_probs)[0][0],
         decoder(is_normalised=False).decode(log_probs + 7)[0][0],
         *decoder(blank_penalty=1.5).greedy(log_probs),
         *decoder(is_normalised=False).greedy(log_probs + 7),
     ):
-        assert found.text == plain.text == "ab b"
-        assert [word.probability for word in found.words] == pytest.approx([0.94, 0.94], abs=1e-4)
-        assert found.token_frames == plain.token_frames
+        assert result.text == plain.text == "ab b"
+        assert [word.probability for word in result.words] == pytest.approx([0.94, 0.94], abs=1e-4)
+        assert result.token_frames == plain.token_frames
 
 
 def test_a_blank_penalty_brings_labels_back_in_greedy_decoding_too() -> None:

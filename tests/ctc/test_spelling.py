@@ -61,8 +61,8 @@ def test_every_way_into_pieces_counts_alike() -> None:
     assert len(ways[0]) == 2
     assert len(ways) == len(set(ways)) == 4
     truth = best_of(all_texts(log_probs, 0), one_reading, score)[:20]
-    found = CtcDecoder(names, hotwords={"anna": 2.0}, options=WIDE).decode(log_probs)[0]
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+    result = CtcDecoder(names, hotwords={"anna": 2.0}, options=WIDE).decode(log_probs)[0]
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
 
 
 @pytest.mark.parametrize("separator", [True, False])
@@ -119,8 +119,8 @@ def test_spellings_of_a_lexicon_are_read_from_its_tree() -> None:
     expected = {
         word: {way for name, way in spelled if name == word} for word, _ in itertools.islice(spelled, 3)
     }
-    found = decoder.lexicon.spellings_of({"a", "b", "none"})
-    assert {word: set(ways) for word, ways in found.items()} == expected
+    result = decoder.lexicon.spellings_of({"a", "b", "none"})
+    assert {word: set(ways) for word, ways in result.items()} == expected
 
 
 def test_a_list_without_a_word_that_can_be_spelled_is_refused() -> None:

@@ -48,4 +48,4 @@ def test_wav2vec2_logits_become_the_text_of_its_tokenizer(tmp_path: Path) -> Non
     alone = decoder.decode_logits(logits[2:, :20])
     assert beams[2][0].text == alone[0][0].text
     sure = torch.where(logits == logits.amax(dim=2, keepdim=True), 30.0, 0.0)
-    assert [found[0].text for found in decoder.decode_logits(sure)] == theirs
+    assert [result[0].text for result in decoder.decode_logits(sure)] == theirs

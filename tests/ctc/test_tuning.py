@@ -30,11 +30,11 @@ BOTH = {name: RANGES[name] for name in START}
 
 
 def test_dependent_weights_are_found() -> None:
-    found = tune(errors, START, BOTH, [0] * N, n_decodings=200)
-    assert found.errors.sum() == errors({"lm_weight": 0.3, "word_score": 0.7}).sum() == 12
-    assert (found.errors == errors(found.weights)).all()
-    assert found.held_out is None
-    assert found.n_decodings <= 200 + 8
+    result = tune(errors, START, BOTH, [0] * N, n_decodings=200)
+    assert result.errors.sum() == errors({"lm_weight": 0.3, "word_score": 0.7}).sum() == 12
+    assert (result.errors == errors(result.weights)).all()
+    assert result.held_out is None
+    assert result.n_decodings <= 200 + 8
 
 
 def test_the_start_is_kept_where_nothing_is_better() -> None:
@@ -50,10 +50,10 @@ def test_the_start_is_kept_for_less_than_a_standard_error(n_better: int, n_worse
     def doubtful(weights: Mapping[str, float]) -> npt.NDArray[np.int64]:
         return 1 - gains * (weights["lm_weight"] < 0.9)
 
-    found = tune(doubtful, {"lm_weight": 1.0}, {"lm_weight": RANGES["lm_weight"]}, [0] * N, n_decodings=16)
+    result = tune(doubtful, {"lm_weight": 1.0}, {"lm_weight": RANGES["lm_weight"]}, [0] * N, n_decodings=16)
     error = gains.std(ddof=1) * math.sqrt(N)
-    assert (found.weights["lm_weight"] == 1.0) == (gains.sum() < error + 1e-9)
-    assert (found.errors == doubtful(found.weights)).all()
+    assert (result.weights["lm_weight"] == 1.0) == (gains.sum() < error + 1e-9)
+    assert (result.errors == doubtful(result.weights)).all()
 
 
 def test_a_run_can_be_repeated() -> None:
@@ -69,18 +69,18 @@ def test_held_out_errors_are_of_weights_that_the_utterance_did_not_choose() -> N
         share = RANGES["lm_weight"].share_of(weights["lm_weight"])
         return np.array([round(10 * share)] * 6 + [round(10 * (1 - share))] * 6)
 
-    found = tune(torn, {"lm_weight": 1.0}, {"lm_weight": RANGES["lm_weight"]}, [0] * 6 + [1] * 6)
-    assert found.held_out is not None
-    assert found.held_out.tolist() == [10] * 12
+    result = tune(torn, {"lm_weight": 1.0}, {"lm_weight": RANGES["lm_weight"]}, [0] * 6 + [1] * 6)
+    assert result.held_out is not None
+    assert result.held_out.tolist() == [10] * 12
 
 
 def test_of_equal_beams_the_narrower_one_is_taken() -> None:
     def wide_enough(weights: Mapping[str, float]) -> npt.NDArray[np.int64]:
         return np.array([int(weights["beam_size"] < 20)])
 
-    found = tune(wide_enough, {"beam_size": 100}, {"beam_size": RANGES["beam_size"]}, [0], n_decodings=100)
-    assert 20 <= found.weights["beam_size"] <= 24
-    assert isinstance(found.weights["beam_size"], int)
+    result = tune(wide_enough, {"beam_size": 100}, {"beam_size": RANGES["beam_size"]}, [0], n_decodings=100)
+    assert 20 <= result.weights["beam_size"] <= 24
+    assert isinstance(result.weights["beam_size"], int)
 
 
 def test_speakers_stay_together_in_even_folds() -> None:
@@ -103,7 +103,7 @@ def test_ranges() -> None:
     assert [scale.at(share) for share in (0, 0.5, 1)] == [0.25, 1.0, 4.0]
     assert scale.share_of(1.0) == 0.5
     assert scale.share_of(100.0) == 1.0
-    for one in RANGES.values():
-        assert one.share_of(one.at(0.5)) == pytest.approx(0.5, abs=0.01)
+    for item in RANGES.values():
+        assert item.share_of(item.at(0.5)) == pytest.approx(0.5, abs=0.01)
     with pytest.raises(OptionError, match="at least one weight"):
         tune(errors, START, {}, [0] * N)

@@ -64,8 +64,8 @@ def test_both_count(models: tuple[NgramModel, NgramModel], look_ahead: bool) -> 
         fusion=CtcFusionOptions(lm_weight=0.7, label_lm_weight=0.4, look_ahead=look_ahead),
         options=CtcOptions(beam_size=1500, n_best=20, times=False),
     )
-    found = decoder.decode(log_probs)[0]
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+    result = decoder.decode(log_probs)[0]
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
 
 
 @pytest.mark.parametrize("look_ahead", [False, True])
@@ -92,8 +92,8 @@ def test_every_word_model_counts_with_its_weight(
     fusion = CtcFusionOptions(look_ahead=look_ahead, unknown_score=-1.0)
     options = CtcOptions(beam_size=3000, n_best=20, times=False)
     for lm in (weighted, {str(tmp_path / "words.arpa"): 0.4, str(domain): 0.3}):
-        found = CtcDecoder(NAMES, 0, lm=lm, fusion=fusion, options=options).decode(log_probs)[0]
-        assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+        result = CtcDecoder(NAMES, 0, lm=lm, fusion=fusion, options=options).decode(log_probs)[0]
+        assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
     with pytest.raises(OptionError, match="lm: expected models with their weights, got"):
         CtcDecoder(NAMES, 0, lm=["words.arpa", "domain.arpa"])  # type: ignore[list-item]
 
@@ -102,8 +102,8 @@ def test_a_model_over_labels_needs_no_other(models: tuple[NgramModel, NgramModel
     _, labels = models
     log_probs = emissions(6, 4, seed=4)
     alone = CtcDecoder(NAMES, 0, lm=labels, fusion=CtcFusionOptions(lm_weight=0.6)).decode(log_probs)[0][0]
-    beside = CtcDecoder(NAMES, 0, label_lm=labels, fusion=CtcFusionOptions(label_lm_weight=0.6))
-    assert beside.decode(log_probs)[0][0].score == pytest.approx(alone.score, abs=1e-5)
+    nearby = CtcDecoder(NAMES, 0, label_lm=labels, fusion=CtcFusionOptions(label_lm_weight=0.6))
+    assert nearby.decode(log_probs)[0][0].score == pytest.approx(alone.score, abs=1e-5)
 
 
 def test_two_models_over_labels_are_refused(models: tuple[NgramModel, NgramModel]) -> None:

@@ -72,6 +72,6 @@ def test_emissions_of_other_libraries(kind: str) -> None:
         "fortran": np.asfortranarray(rows),
         "lists": rows.tolist(),
     }[kind]
-    found = decoder.decode(given)[0][0]
-    assert found.score == pytest.approx(expected.score, abs=0.5 if kind == "bfloat16" else 1e-4)
-    assert kind == "bfloat16" or found.text == expected.text
+    result = decoder.decode(given)[0][0]
+    assert result.score == pytest.approx(expected.score, abs=0.5 if kind == "bfloat16" else 1e-4)
+    assert kind == "bfloat16" or result.text == expected.text

@@ -68,8 +68,8 @@ def test_matrices_of_different_sizes_share_a_batch() -> None:
     together = dtw(batch, *(np.array(sides) for sides in zip(*sizes, strict=True)))
     for row, matrix in enumerate(matrices):
         alone = dtw(matrix[None])
-        for many, one in zip(together, alone, strict=True):
-            np.testing.assert_array_equal(many[row, : len(matrix)], one[0])
+        for many, item in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(many[row, : len(matrix)], item[0])
 
 
 @pytest.mark.reference

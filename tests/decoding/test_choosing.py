@@ -53,9 +53,9 @@ class WithoutChoice:
 
 
 def native() -> Backend:
-    made = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")
+    created = pytest.importorskip("sottovoce.runtime.native", reason="sottovoce-kernels is not installed")
     checkpoint = tiny.checkpoint(tiny.dims(n_vocab=51865, n_text_ctx=64))
-    backend: Backend = made.NativeBackend.from_checkpoint(checkpoint)
+    backend: Backend = created.NativeBackend.from_checkpoint(checkpoint)
     return backend
 
 
@@ -109,7 +109,7 @@ def steps_without_the_host(
 ) -> None:
     if options.beam_size is not None:
         options = replace(options, patience=patience)
-    backend, found = static(), []
+    backend, result = static(), []
     for is_whole, n_ahead in ((False, 8), (False, 1), (True, 1)):
         with patch.object(search, "STEPS_AHEAD", n_ahead):
             of = cast("Backend", WithoutChoice(backend)) if is_whole else backend
@@ -123,10 +123,10 @@ def steps_without_the_host(
                     results.update(batch.step() if batch.n_requests else ())
             while batch.n_requests:
                 results.update(batch.step())
-            found.append([one for ticket in sorted(results) for one in results[ticket]])
-    for ahead, *others in zip(*found, strict=True):
+            result.append([item for ticket in sorted(results) for item in results[ticket]])
+    for ahead, *others in zip(*result, strict=True):
         for other in others:
-            assert [one.tokens for one in ahead.candidates] == [one.tokens for one in other.candidates]
+            assert [item.tokens for item in ahead.candidates] == [item.tokens for item in other.candidates]
             for ours, theirs in zip(ahead.candidates, other.candidates, strict=True):
                 assert ours.sums == pytest.approx(theirs.sums, abs=1e-3)
                 assert ours.score == pytest.approx(theirs.score, abs=1e-3)
@@ -157,7 +157,9 @@ def test_chosen_natively_is_chosen_by_filters_and_search(options: DecodingOption
     for ours, theirs in zip(decoded(backend, options), decoded(plain, options), strict=True):
         assert ours.tokens == theirs.tokens
         assert ours.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-5)
-        assert [one.tokens for one in ours.candidates] == [one.tokens for one in theirs.candidates]
+        assert [candidate.tokens for candidate in ours.candidates] == [
+            candidate.tokens for candidate in theirs.candidates
+        ]
 
 
 def steps_of(options: DecodingOptions) -> StepsOfSearch | None:

@@ -49,12 +49,12 @@ def test_a_batch_gives_the_text_of_each_window(options: DecodingOptions) -> None
 def test_all_readings_of_a_beam_search_are_told_the_best_first() -> None:
     model, tokenizer = rig.backend(), rig.tokenizer()
     options = DecodingOptions(language="en", beam_size=4, sample_len=6)
-    (found,) = decode(model, tokenizer, rig.encode(model, rig.mel(1)), [options])
-    assert len(found.candidates) == 4
-    assert found.candidates[0].tokens == found.tokens
-    averages = [one.logprob / len(one.tokens) for one in found.candidates]
+    (result,) = decode(model, tokenizer, rig.encode(model, rig.mel(1)), [options])
+    assert len(result.candidates) == 4
+    assert result.candidates[0].tokens == result.tokens
+    averages = [candidate.logprob / len(candidate.tokens) for candidate in result.candidates]
     assert averages == sorted(averages, reverse=True)
-    assert len({one.tokens for one in found.candidates}) == 4
+    assert len({candidate.tokens for candidate in result.candidates}) == 4
 
 
 def test_a_seed_repeats_its_draws() -> None:
@@ -115,7 +115,7 @@ def test_selected_windows_bring_their_keys_and_values() -> None:
     all_three = decode(model, tokenizer, encoded, options * 3)
     part = encoded.rows([2, 0])
     assert part.cross_kv is not None
-    assert [one.tokens for one in decode(model, tokenizer, part, options * 2)] == [
+    assert [item.tokens for item in decode(model, tokenizer, part, options * 2)] == [
         all_three[2].tokens,
         all_three[0].tokens,
     ]
@@ -127,15 +127,15 @@ def test_detection_reports_what_the_allow_list_left_out() -> None:
     encoded = rig.encode(model, rig.mel(2))
     free = detect_language(model, tokenizer, encoded)
     chosen = detect_language(model, tokenizer, encoded, allowed=["German", "fr"])
-    for one, all_languages in zip(chosen, free, strict=True):
+    for item, all_languages in zip(chosen, free, strict=True):
         assert sum(all_languages.probabilities.values()) == pytest.approx(1.0, abs=1e-5)
         table = all_languages.probabilities
-        assert one.allowed_mass == pytest.approx(table["de"] + table["fr"])
-        assert one.language == max(("de", "fr"), key=lambda code: table[code])
-        assert one.probability == pytest.approx(table[one.language] / one.allowed_mass)
+        assert item.allowed_mass == pytest.approx(table["de"] + table["fr"])
+        assert item.language == max(("de", "fr"), key=lambda code: table[code])
+        assert item.probability == pytest.approx(table[item.language] / item.allowed_mass)
         assert all_languages.allowed_mass == pytest.approx(1.0, abs=1e-5)
     both = combine_detections(free, tokenizer)
-    assert both.probabilities["en"] == pytest.approx(sum(one.probabilities["en"] for one in free) / 2)
+    assert both.probabilities["en"] == pytest.approx(sum(item.probabilities["en"] for item in free) / 2)
 
 
 def test_a_language_that_is_not_given_is_detected() -> None:
@@ -186,12 +186,12 @@ def test_tokens_equal_openai_whispers(wish: dict[str, object], reference: Refere
             twin = whisper.load_model(str(path), device="cpu")
         # openai-whisper's beam search takes one window at a time.
         expected = [
-            twin.decode(torch.from_numpy(one), whisper.DecodingOptions(fp16=False, **wish)) for one in mels
+            twin.decode(torch.from_numpy(mel), whisper.DecodingOptions(fp16=False, **wish)) for mel in mels
         ]
         return [[x.tokens, x.text, x.language, x.avg_logprob, x.no_speech_prob] for x in expected]
 
-    found = decode(model, tokenizer, rig.encode(model, mels), [DecodingOptions(**wish)] * 3)  # type: ignore[arg-type]
-    for ours, theirs in zip(found, reference(compute), strict=True):
+    result = decode(model, tokenizer, rig.encode(model, mels), [DecodingOptions(**wish)] * 3)  # type: ignore[arg-type]
+    for ours, theirs in zip(result, reference(compute), strict=True):
         tokens, text, language, avg_logprob, no_speech_prob = theirs
         assert (list(ours.tokens), ours.text, ours.language) == (tokens, text, language)
         assert ours.avg_logprob == pytest.approx(avg_logprob, abs=1e-4)

@@ -50,7 +50,7 @@ def test_only_windows_that_fail_are_decoded_again() -> None:
     encoded = rig.encode(model, rig.mel(3))
     options = [DecodingOptions(language="en", sample_len=8, beam_size=2)] * 3
     cold = decode(model, tokenizer, encoded, options)
-    limit = sorted(one.avg_logprob for one in cold)[1]  # the least likely window fails
+    limit = sorted(item.avg_logprob for item in cold)[1]  # the least likely window fails
     rules = FallbackOptions((0.0, 0.5, 1.0), None, limit, None)
     attempts = DirectRuntime(model).run(decode_with_fallback(model, tokenizer, encoded, options, rules))
     for attempt, first in zip(attempts, cold, strict=True):

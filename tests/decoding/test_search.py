@@ -53,9 +53,9 @@ def probability(table: Floats, tokens: tuple[int, ...]) -> float:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_wide_beam_finds_the_best_of_all_sequences(seed: int) -> None:
     table = transitions(1, seed)
-    found = run(BeamSearch(EOT, 400), table, 4)[0]
+    result = run(BeamSearch(EOT, 400), table, 4)[0]
     every = [text for length in range(4) for text in product(range(EOT), repeat=length)]
-    ended = {candidate.tokens: candidate.logprob for candidate in found}
+    ended = {candidate.tokens: candidate.logprob for candidate in result}
     for tokens in every:
         assert ended[tokens] == pytest.approx(probability(table[0], tokens), abs=1e-5)
 
@@ -109,8 +109,8 @@ class Bigram:
 
 def test_fusion_ranks_by_both_and_its_states_follow_the_beams() -> None:
     table, other = transitions(2, 5), log_softmax(transitions(1, 6)[0])
-    found = run(BeamSearch(EOT, 3, patience=3.0, fusion=Bigram(other)), table, 8)
-    for audio, candidates in enumerate(found):
+    result = run(BeamSearch(EOT, 3, patience=3.0, fusion=Bigram(other)), table, 8)
+    for audio, candidates in enumerate(result):
         for candidate in candidates:
             if len(candidate.tokens) == 8:  # did not end
                 continue
@@ -121,8 +121,8 @@ def test_fusion_ranks_by_both_and_its_states_follow_the_beams() -> None:
                 last = token
             assert candidate.logprob == pytest.approx(probability(table[audio], candidate.tokens), abs=1e-4)
             assert candidate.score == pytest.approx(candidate.logprob + added, abs=1e-4)
-    best = ranked_candidates(found[0], None)[0]
-    assert best.score / max(1, len(best.tokens)) == max(c.score / max(1, len(c.tokens)) for c in found[0])
+    best = ranked_candidates(result[0], None)[0]
+    assert best.score / max(1, len(best.tokens)) == max(c.score / max(1, len(c.tokens)) for c in result[0])
 
 
 @pytest.mark.parametrize("n_vocab", [3, BLOCK, 6 * BLOCK, 7 * BLOCK, 20 * BLOCK + 25])

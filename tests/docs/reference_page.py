@@ -36,23 +36,23 @@ def rewritten(page: str) -> str:
 
 
 def described(name: str, only: list[str]) -> str:
-    found: Any = locate(name)
-    if isinstance(found, ModuleType):
+    result: Any = locate(name)
+    if isinstance(result, ModuleType):
         members = only or [
-            each for each, one in vars(found).items() if inspect.isclass(one) and one.__module__ == name
+            each for each, item in vars(result).items() if inspect.isclass(item) and item.__module__ == name
         ]
         return "\n".join(described(f"{name}.{member}", []) for member in members)
     short = name if name.count(".") == 1 else name.rpartition(".")[2]
-    has_fields = dataclasses.is_dataclass(found) and bool(options_of(found))
-    parts = [f"### {short}\n", "" if has_fields else signature(found, short), text_of(found)]
-    if not inspect.isclass(found):
+    has_fields = dataclasses.is_dataclass(result) and bool(options_of(result))
+    parts = [f"### {short}\n", "" if has_fields else signature(result, short), text_of(result)]
+    if not inspect.isclass(result):
         return "\n".join(parts)
-    parts += [field_table(found)] if has_fields else []
-    for member, one in members_of(found):
-        function = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
-        kind = "" if isinstance(one, property) else "()"
+    parts += [field_table(result)] if has_fields else []
+    for member, item in members_of(result):
+        function = item.fget if isinstance(item, property) else getattr(item, "__func__", item)
+        kind = "" if isinstance(item, property) else "()"
         parts += [f"#### {short.rpartition('.')[2]}.{member}{kind}\n"]
-        parts += [] if isinstance(one, property) else [signature(function, member)]
+        parts += [] if isinstance(item, property) else [signature(function, member)]
         parts.append(text_of(function))
     return "\n".join(parts)
 
@@ -62,41 +62,48 @@ def members_of(owner: type) -> Iterator[tuple[str, Any]]:
     those of `Recogniser`, which has a section.
     """
     seen: dict[str, Any] = {}
-    shown = [one for one in owner.__mro__ if one.__module__.startswith("sottovoce")]
-    for each in reversed([one for one in shown if one is owner or one is not Recogniser]):
+    shown = [item for item in owner.__mro__ if item.__module__.startswith("sottovoce")]
+    for each in reversed([item for item in shown if item is owner or item is not Recogniser]):
         seen |= vars(each)
-    for name, one in seen.items():
-        function = one.fget if isinstance(one, property) else getattr(one, "__func__", one)
+    for name, item in seen.items():
+        function = item.fget if isinstance(item, property) else getattr(item, "__func__", item)
         if not name.startswith("_") and inspect.isfunction(function) and function.__doc__:
-            yield name, one
+            yield name, item
 
 
-def signature(found: Any, name: str) -> str:
+def signature(result: Any, name: str) -> str:
     """Return the signature as a block of code, on several lines if it is long."""
     try:
-        called = inspect.signature(found)
+        called = inspect.signature(result)
     except (TypeError, ValueError):
         return ""
-    parameters = [one for one in called.parameters.values() if one.name not in ("self", "cls")]
+    parameters = [
+        parameter for parameter in called.parameters.values() if parameter.name not in ("self", "cls")
+    ]
     shown: list[str] = []
-    for one in parameters:
-        if one.kind is one.KEYWORD_ONLY and "*" not in shown:
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
             shown.append("*")
-        hint = "" if one.annotation is one.empty else f": {one.annotation}"
-        shown.append(f"{one.name}{hint}" + ("" if one.default is one.empty else f" = {one.default!r}"))
+        hint = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
+        shown.append(
+            f"{parameter.name}{hint}"
+            + ("" if parameter.default is parameter.empty else f" = {parameter.default!r}")
+        )
     returned = (
-        "" if inspect.isclass(found) or called.return_annotation is called.empty else called.return_annotation
+        ""
+        if inspect.isclass(result) or called.return_annotation is called.empty
+        else called.return_annotation
     )
     end, short = f" -> {returned}" if returned else "", name.rpartition(".")[2]
     line = f"{short}({', '.join(shown)}){end}"
     if len(line) > WIDTH:
-        line = f"{short}(\n" + "".join(f"    {one},\n" for one in shown) + f"){end}"
+        line = f"{short}(\n" + "".join(f"    {parameter},\n" for parameter in shown) + f"){end}"
     return f"```text\n{line}\n```\n"
 
 
-def text_of(found: Any) -> str:
+def text_of(result: Any) -> str:
     """Return the docstring as Markdown: parameters and errors are lists."""
-    blocks = (inspect.getdoc(found) or "").split("\n\n") if found.__doc__ else []
+    blocks = (inspect.getdoc(result) or "").split("\n\n") if result.__doc__ else []
     return "\n".join(f"{block_of(block)}\n" for block in blocks)
 
 

@@ -49,9 +49,9 @@ def theirs(page: str) -> set[str]:
 
 
 def options_of(command: str) -> set[str]:
-    found = cli.get_command(click.Context(cli), command)
-    assert found is not None, command
-    return {name for param in found.params for name in (*param.opts, *param.secondary_opts)}
+    result = cli.get_command(click.Context(cli), command)
+    assert result is not None, command
+    return {name for param in result.params for name in (*param.opts, *param.secondary_opts)}
 
 
 def is_there(name: str) -> bool:
@@ -76,9 +76,9 @@ def is_there(name: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_everything_of_ours_that_a_table_names_is_there(page: str) -> None:
-    found = [(row[0], name) for row in rows(page) for cell in row[1:] for name in CODE.findall(cell)]
-    assert found
-    assert [pair for pair in found if not is_there(pair[1])] == []
+    result = [(row[0], name) for row in rows(page) for cell in row[1:] for name in CODE.findall(cell)]
+    assert result
+    assert [pair for pair in result if not is_there(pair[1])] == []
 
 
 @pytest.mark.parametrize("page", COMING, ids=lambda page: page.name)
@@ -153,8 +153,8 @@ def test_every_parameter_of_pywhispercpp_is_in_the_table(reference: Reference) -
 
 @pytest.mark.parametrize("part", WHISPER_CPP)
 def test_every_parameter_of_whisper_cpp_is_in_a_table(part: str) -> None:
-    found = rows("from-whisper-cpp.md", after="## The server" if part.startswith("server") else "#")
-    assert set(WHISPER_CPP[part]) - {name for row in found for name in CODE.findall(row[0])} == set()
+    result = rows("from-whisper-cpp.md", after="## The server" if part.startswith("server") else "#")
+    assert set(WHISPER_CPP[part]) - {name for row in result for name in CODE.findall(row[0])} == set()
 
 
 def test_every_number_format_of_ctranslate2_is_taken_but_one() -> None:

@@ -31,9 +31,9 @@ def test_hadolint_has_nothing_to_say() -> None:
 
 
 def test_the_command_of_the_image_is_understood() -> None:
-    found = re.search(r"^ENTRYPOINT (.*)$", DOCKERFILE, re.MULTILINE)
-    assert found
-    program, command, *words = json.loads(found[1])
+    result = re.search(r"^ENTRYPOINT (.*)$", DOCKERFILE, re.MULTILINE)
+    assert result
+    program, command, *words = json.loads(result[1])
     context = click.Context(cli, info_name=program, **cli.context_settings)
     known = cli.get_command(context, command)
     assert known is not None

@@ -68,8 +68,8 @@ def python_blocks() -> Iterator[object]:
 def rows(page: str) -> list[list[str]]:
     """Cells of the rows of a page's tables, with heads."""
     lines = [line for line in text(f"docs/{page}").splitlines() if line.startswith("|")]
-    found = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [row for row in found if "---" not in row[0]]
+    result = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [row for row in result if "---" not in row[0]]
 
 
 @cache
@@ -80,20 +80,20 @@ def anchors_of(page: Path) -> frozenset[str]:
         re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", head)
         for head in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
     ]
-    made = [re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads]
-    return frozenset([*made, *re.findall(r'<a id="([^"]+)"', prose)])
+    created = [re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads]
+    return frozenset([*created, *re.findall(r'<a id="([^"]+)"', prose)])
 
 
 def names_of(path: Path) -> set[str]:
     """Names of functions and classes anywhere in a file, and of what it assigns at its top."""
     tree = ast.parse(text(path))
     kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    found = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+    result = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-        found |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return found
+        result |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -233,18 +233,18 @@ def benchmark_commands() -> Iterator[tuple[str, str, str]]:
 def benchmark_options(path: Path) -> frozenset[str]:
     """Options of a benchmark: those in its file, and in the files of benchmarks that it imports."""
     is_passed_on = "parse_known_args" in text(path)
-    found = (
-        {flag for one in cli.get_command(click.Context(cli), "transcribe").params for flag in one.opts}
+    result = (
+        {flag for param in cli.get_command(click.Context(cli), "transcribe").params for flag in param.opts}
         if is_passed_on
         else set()
     )
     for node in ast.walk(ast.parse(text(path))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= set(OPTION.findall(node.value))
+            result |= set(OPTION.findall(node.value))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks."):
             module = (ROOT / str(node.module).replace(".", "/")).with_suffix(".py")
-            found |= benchmark_options(module) if module.exists() else set()
-    return frozenset(found)
+            result |= benchmark_options(module) if module.exists() else set()
+    return frozenset(result)
 
 
 def test_every_benchmark_that_a_page_names_is_there_with_its_options() -> None:
@@ -264,7 +264,7 @@ def test_other_commands_name_what_is_there() -> None:
     targets = set(re.findall(r"(?:^|`)make ([\w-]+)", whole, re.MULTILINE))
     assert targets <= set(re.findall(r"^([\w-]+):", text("Makefile"), re.MULTILINE))
     extras = {
-        name for found in re.findall(r"pip install '\.\[([\w,-]+)\]", whole) for name in found.split(",")
+        name for result in re.findall(r"pip install '\.\[([\w,-]+)\]", whole) for name in result.split(",")
     }
     assert extras <= set(re.findall(r"^([\w-]+) = \[", text("pyproject.toml"), re.MULTILINE))
     recipes = set(re.findall(r"python -m recipes\.(\w+)", whole))
@@ -278,9 +278,9 @@ def test_other_commands_name_what_is_there() -> None:
         assert gone == []
 
 
-@pytest.mark.parametrize(("page", "marks", "made"), TABLED)
-def test_the_tables_of_options_are_true(page: Path, marks: Any, made: Any) -> None:
-    assert text(page) == rewritten(text(page), marks, made), (
+@pytest.mark.parametrize(("page", "marks", "created"), TABLED)
+def test_the_tables_of_options_are_true(page: Path, marks: Any, created: Any) -> None:
+    assert text(page) == rewritten(text(page), marks, created), (
         "bring it up to date: python -m tests.docs.command_tables"
     )
 
@@ -375,9 +375,9 @@ def test_there_is_one_address_version_and_licence() -> None:
 
 
 def test_every_version_of_python_is_tested() -> None:
-    told = set(re.findall(r"Python :: (3\.\d+)", text("pyproject.toml")))
+    reported = set(re.findall(r"Python :: (3\.\d+)", text("pyproject.toml")))
     matrix = yaml.safe_load(text(".github/workflows/test.yml"))["jobs"]["test"]["strategy"]["matrix"]
-    assert told == set(matrix["python"])
+    assert reported == set(matrix["python"])
 
 
 def test_workflows_run_what_is_there() -> None:

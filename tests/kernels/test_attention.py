@@ -60,11 +60,11 @@ def test_cross_attention_is_near_float64(
     )
     expected, shares = exact_cross(queries, keys, values)
     with using(name):
-        found, weights = attend_cross(queries, keys, values)
+        result, weights = attend_cross(queries, keys, values)
     size = (np.abs(queries.astype(float)) @ np.abs(keys.astype(float)).T).max() / np.sqrt(d_head)
     relative = np.expm1(2 * (BFLOAT16 * size + 1e-5))
     assert (np.abs(weights - shares) <= relative * shares + 1e-6).all()
-    assert (np.abs(found - expected) <= (relative + 2 * BFLOAT16) * (shares @ np.abs(values)) + 1e-5).all()
+    assert (np.abs(result - expected) <= (relative + 2 * BFLOAT16) * (shares @ np.abs(values)) + 1e-5).all()
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -90,8 +90,8 @@ def test_hidden_frames_are_as_if_they_were_not_there(
     with using(name):
         by_span = attend_cross(queries, keys, values, span=(start, end), bias=bias)
         by_bias = attend_cross(queries, others, values, bias=bias)
-    for found, expected in zip(by_span, by_bias, strict=True):
-        assert np.array_equal(found, expected)
+    for result, expected in zip(by_span, by_bias, strict=True):
+        assert np.array_equal(result, expected)
     assert not by_bias[1][:, np.isinf(bias)].any()
 
 
@@ -105,7 +105,7 @@ def test_a_query_is_answered_the_same_in_any_company(
         together = attend_cross(queries, keys, values)
         alone = [attend_cross(query[None], keys, values) for query in queries]
     for which in (0, 1):
-        assert np.array_equal(together[which], np.concatenate([one[which] for one in alone]))
+        assert np.array_equal(together[which], np.concatenate([item[which] for item in alone]))
 
 
 @pytest.mark.parametrize("name", HERE)

@@ -33,8 +33,8 @@ EIGHT_BITS = 0.08
 
 
 def native_backend(checkpoint: Checkpoint) -> Backend:
-    made: Backend = native.NativeBackend.from_checkpoint(checkpoint)
-    return made
+    created: Backend = native.NativeBackend.from_checkpoint(checkpoint)
+    return created
 
 
 def backends() -> tuple[Backend, Backend]:
@@ -70,10 +70,10 @@ def test_a_step_says_nearly_what_pytorch_says(name: str) -> None:
     states = theirs.encode(Features(torch.randn(2, 80, 70).numpy(), (70, 70))).states
     expected = said(theirs, states)
     with using(name):
-        found = said(ours, states)
-    apart = np.square(found[0] - expected[0]).mean() ** 0.5 / expected[0].std()
+        result = said(ours, states)
+    apart = np.square(result[0] - expected[0]).mean() ** 0.5 / expected[0].std()
     assert apart < EIGHT_BITS
-    assert np.abs(found[1] - expected[1]).max() < 0.1
+    assert np.abs(result[1] - expected[1]).max() < 0.1
 
 
 @pytest.mark.parametrize("name", HERE)

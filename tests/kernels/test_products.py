@@ -41,8 +41,8 @@ def test_every_instruction_set_multiplies_as_the_portable_one(
     with using("portable"):
         expected = layer(x)
     with using(name):
-        found = layer(x)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4 * float(np.abs(expected).max()))
+        result = layer(x)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4 * float(np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -77,9 +77,9 @@ def test_numbers_that_are_hard_to_round(name: str) -> None:
     layer = Layer(np.concatenate([np.zeros((1, 8)), np.eye(8)]).astype(np.float32))
     rows = np.array([[0.0] * 8, [3.0] * 8, [-2.0] * 8, [1e-38] * 8, [1e30] * 8], np.float32)
     with using(name):
-        found = layer(rows)
-    assert not found[:, 0].any()
-    np.testing.assert_allclose(found[:, 1:], rows, rtol=0.005, atol=1e-30)
+        result = layer(rows)
+    assert not result[:, 0].any()
+    np.testing.assert_allclose(result[:, 1:], rows, rtol=0.005, atol=1e-30)
 
 
 def test_a_table_keeps_its_rows_within_half_a_step() -> None:

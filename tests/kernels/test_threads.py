@@ -51,11 +51,11 @@ def test_calls_at_the_same_time_have_threads_of_their_own() -> None:
         return layer(x, n_threads=N_THREADS)
 
     with ThreadPoolExecutor(2) as callers:
-        [one.result() for one in [callers.submit(begin.wait) for _ in range(2)]]
+        [item.result() for item in [callers.submit(begin.wait) for _ in range(2)]]
         before = len(list(THREADS.iterdir()))
         for _ in range(N_ROUNDS):
-            for found in [callers.submit(call) for _ in range(2)]:
-                assert np.array_equal(found.result(), alone)
+            for result in [callers.submit(call) for _ in range(2)]:
+                assert np.array_equal(result.result(), alone)
             if len(list(THREADS.iterdir())) > before:
                 break
         assert len(list(THREADS.iterdir())) > before

@@ -87,8 +87,8 @@ def test_no_sum_of_words_overflows(name: str, n_in: int) -> None:
     weight[2] = np.linspace(2.9, 3.0, n_in)
     x, bias = np.full((7, n_in), -2.0, np.float32), np.zeros(3, np.float32)
     with using(name):
-        found = multiply(weight, bias, x)
-    np.testing.assert_allclose(found / n_in, x @ weight.T / n_in, rtol=0.05)
+        result = multiply(weight, bias, x)
+    np.testing.assert_allclose(result / n_in, x @ weight.T / n_in, rtol=0.05)
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -97,8 +97,8 @@ def test_no_sum_of_attention_overflows(name: str, d_head: int) -> None:
     """All frames alike, so that every share and every word is as large as it can be."""
     queries, keys = np.full((7, d_head), 9.0, np.float32), np.full((600, d_head), 9.0, np.float32)
     with using(name):
-        found = attend(queries, keys, np.full((600, d_head), -3.0, np.float32))
-    np.testing.assert_allclose(found, -3.0, rtol=1e-3)
+        result = attend(queries, keys, np.full((600, d_head), -3.0, np.float32))
+    np.testing.assert_allclose(result, -3.0, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -106,9 +106,9 @@ def test_numbers_that_are_hard_to_round(name: str) -> None:
     weight = np.concatenate([np.zeros((1, 8)), np.eye(8)]).astype(np.float32)
     rows = np.array([[0.0] * 8, [3.0] * 8, [-2.0] * 8, [1e-38] * 8, [1e30] * 8], np.float32)
     with using(name):
-        found = multiply(weight, np.zeros(9, np.float32), rows)
-    assert not found[:, 0].any()
-    np.testing.assert_allclose(found[:, 1:], rows, rtol=1e-4, atol=1e-30)
+        result = multiply(weight, np.zeros(9, np.float32), rows)
+    assert not result[:, 0].any()
+    np.testing.assert_allclose(result[:, 1:], rows, rtol=1e-4, atol=1e-30)
 
 
 @pytest.mark.parametrize("name", HERE[1:])
@@ -121,9 +121,9 @@ def test_every_instruction_set_multiplies_as_the_portable_one(
     with using("portable"):
         expected = multiply(weight, bias, x)
     with using(name):
-        found = multiply(weight, bias, x)
+        result = multiply(weight, bias, x)
     size = np.abs(x) @ np.abs(weight).T + np.abs(bias) + 1e-6
-    assert (np.abs(found - expected) <= 1e-6 * size).all()
+    assert (np.abs(result - expected) <= 1e-6 * size).all()
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -155,7 +155,7 @@ def test_attention_in_tiles_is_near_float64(
     )
     expected, shares = exact_cross(queries, keys, values)
     with using(name):
-        found = attend(queries, keys, values)
+        result = attend(queries, keys, values)
     most = 5792 if d_head <= 64 else 4095
     steps = [np.abs(array).max(1).astype(float) / most for array in (queries, keys)]
     both = d_head * steps[0].max() * steps[1].max() / 4
@@ -165,7 +165,7 @@ def test_attention_in_tiles_is_near_float64(
     of_values = shares @ largest / MOST_VALUE / 2
     of_shares = n_frames * (shares * largest).max(1) / MOST_SHARE / 2
     bound = relative * (shares @ np.abs(values)) + (1 + relative) * (of_values + of_shares)[:, None]
-    assert (np.abs(found - expected) <= bound + 1e-5).all()
+    assert (np.abs(result - expected) <= bound + 1e-5).all()
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -178,8 +178,8 @@ def test_a_larger_logit_in_a_later_tile_counts(name: str) -> None:
         keys[:] = 0.0
         keys[loud] = 8.0
         with using(name):
-            found = attend(queries, keys, values)
-        np.testing.assert_allclose(found, values[loud, 0], rtol=0.005)
+            result = attend(queries, keys, values)
+        np.testing.assert_allclose(result, values[loud, 0], rtol=0.005)
 
 
 @pytest.mark.parametrize("name", HERE)

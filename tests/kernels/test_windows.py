@@ -43,32 +43,32 @@ GROWTH = (120, 260, 333, 400)
 """Log-mel frames that are there at each update."""
 
 
-def grown(made: Backend, mel: Floats, mode: EncoderMode) -> list[IncrementalResult]:
+def grown(created: Backend, mel: Floats, mode: EncoderMode) -> list[IncrementalResult]:
     """The updates of a window that grows."""
-    found: list[IncrementalResult] = []
+    result: list[IncrementalResult] = []
     for n_columns in GROWTH:
-        state = found[-1].state if found else None
-        found += made.encode_incremental([IncrementalWindow(mel[:, :n_columns], mode, state)])
-    return found
+        state = result[-1].state if result else None
+        result += created.encode_incremental([IncrementalWindow(mel[:, :n_columns], mode, state)])
+    return result
 
 
 def mel_of(n_windows: int, n_frames: int, *, seed: int = 0) -> Floats:
     return torch.randn(n_windows, 80, n_frames, generator=torch.Generator().manual_seed(seed)).numpy()
 
 
-def states_of(made: Backend, mel: Floats) -> Floats:
-    return made.encode(Features(mel, (mel.shape[2],) * len(mel))).states_on_host()
+def states_of(created: Backend, mel: Floats) -> Floats:
+    return created.encode(Features(mel, (mel.shape[2],) * len(mel))).states_on_host()
 
 
 def encoded(mel: Floats, tensors: Mapping[str, Array] | None = None, **options: Collection[str]) -> Floats:
     """The states of windows, encoded in the kernels."""
-    made = tiny.checkpoint(DIMS) if tensors is None else replace(tiny.checkpoint(DIMS), tensors=tensors)
-    encoder = native.NativeEncoder(made, **options)
+    created = tiny.checkpoint(DIMS) if tensors is None else replace(tiny.checkpoint(DIMS), tensors=tensors)
+    encoder = native.NativeEncoder(created, **options)
     return states_of(encoder, mel)
 
 
-def apart(found: Floats, expected: Floats) -> float:
-    return float(np.sqrt(np.square(found - expected).mean()) / expected.std())
+def apart(result: Floats, expected: Floats) -> float:
+    return float(np.sqrt(np.square(result - expected).mean()) / expected.std())
 
 
 @contextmanager
@@ -88,9 +88,9 @@ def test_states_are_nearly_those_of_pytorch(name: str, n_frames: int) -> None:
     mel = mel_of(2, n_frames)
     expected = states_of(tiny.backend(DIMS), mel)
     with using(name):
-        found = encoded(mel)
-    assert found.shape == expected.shape
-    assert apart(found, expected) < EIGHT_BITS
+        result = encoded(mel)
+    assert result.shape == expected.shape
+    assert apart(result, expected) < EIGHT_BITS
 
 
 @pytest.mark.parametrize("in_bytes", [(), ("query_key", "value", "out", "up", "down")])
@@ -98,19 +98,19 @@ def test_a_table_is_in_eight_bits_or_in_words(in_bytes: tuple[str, ...]) -> None
     """With all tables in words states are much nearer than with all in eight bits."""
     mel = mel_of(1, 194)
     expected = states_of(tiny.backend(DIMS), mel)
-    found = encoded(mel, in_bytes=in_bytes)
-    assert apart(found, expected) < (EIGHT_BITS if in_bytes else EIGHT_BITS / 10)
-    assert not in_bytes or apart(found, expected) > EIGHT_BITS / 10
+    result = encoded(mel, in_bytes=in_bytes)
+    assert apart(result, expected) < (EIGHT_BITS if in_bytes else EIGHT_BITS / 10)
+    assert not in_bytes or apart(result, expected) > EIGHT_BITS / 10
 
 
 @pytest.mark.parametrize("name", HERE)
 def test_eight_bits_are_taken_where_they_are_faster(name: str) -> None:
     mel = mel_of(1, 194)
     with using(name):
-        found = encoded(mel)
+        result = encoded(mel)
         expected = encoded(mel, in_bytes=native.tables_in_bytes())
         assert native.tables_in_bytes() == (() if name in ("portable", "avx2") else native.IN_BYTES)
-    assert np.array_equal(found, expected)
+    assert np.array_equal(result, expected)
 
 
 @pytest.mark.parametrize("name", HERE[1:])
@@ -120,8 +120,8 @@ def test_every_instruction_set_encodes_as_the_portable_one(name: str) -> None:
     with using("portable"):
         expected = states_of(ours, mel)
     with using(name):
-        found = states_of(ours, mel)
-    assert apart(found, expected) < EIGHT_BITS / 2
+        result = states_of(ours, mel)
+    assert apart(result, expected) < EIGHT_BITS / 2
 
 
 @pytest.mark.parametrize("name", HERE)
@@ -151,8 +151,8 @@ def test_the_key_has_no_bias_and_halves_read_as_floats() -> None:
 
 
 def backend(dims: ModelDims = DIMS) -> Backend:
-    made: Backend = backends.NativeBackend.from_checkpoint(tiny.checkpoint(dims))
-    return made
+    created: Backend = backends.NativeBackend.from_checkpoint(tiny.checkpoint(dims))
+    return created
 
 
 def test_a_backend_encodes_whole_windows_in_the_kernels() -> None:
@@ -168,13 +168,13 @@ def test_a_backend_encodes_whole_windows_in_the_kernels() -> None:
 def test_growing_windows_are_nearly_those_of_pytorch(name: str, mode: EncoderMode) -> None:
     mel = mel_of(1, LONGEST)[0]
     with using(name):
-        found = grown(backend(), mel, mode)
-    for one, expected in zip(found, grown(tiny.backend(DIMS), mel, mode), strict=True):
-        assert one.n_computed == expected.n_computed
-        assert one.state.n_content_frames == expected.state.n_content_frames
-        assert one.encoded.states_on_host().shape == expected.encoded.states_on_host().shape
-        assert apart(one.encoded.states_on_host(), expected.encoded.states_on_host()) < EIGHT_BITS
-        weights, theirs = one.encoded.log_weights, expected.encoded.log_weights
+        result = grown(backend(), mel, mode)
+    for item, expected in zip(result, grown(tiny.backend(DIMS), mel, mode), strict=True):
+        assert item.n_computed == expected.n_computed
+        assert item.state.n_content_frames == expected.state.n_content_frames
+        assert item.encoded.states_on_host().shape == expected.encoded.states_on_host().shape
+        assert apart(item.encoded.states_on_host(), expected.encoded.states_on_host()) < EIGHT_BITS
+        weights, theirs = item.encoded.log_weights, expected.encoded.log_weights
         assert (weights is None) == (theirs is None)
         assert weights is None or theirs is None or np.array_equal(weights, theirs)
 
@@ -192,8 +192,8 @@ def test_growing_windows_are_the_same_in_a_batch_bit_by_bit(name: str) -> None:
         ]
         with threads(3):
             together = ours.encode_incremental(windows)
-    for at, one in enumerate(together):
-        assert np.array_equal(one.encoded.states, alone[at][1 + at % 3].encoded.states)
+    for at, item in enumerate(together):
+        assert np.array_equal(item.encoded.states, alone[at][1 + at % 3].encoded.states)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
@@ -212,13 +212,13 @@ def test_keys_and_values_are_computed_of_changed_frames_alone(
     monkeypatch.setattr(kernels.Decoder, "cross_keys_values", counted)
     ours = backend()
     updates = grown(ours, mel_of(1, LONGEST)[0], mode)
-    n_changed = sum(one.encoded.n_frames - one.n_kept for one in updates)
+    n_changed = sum(update.encoded.n_frames - update.n_kept for update in updates)
     assert n_changed <= n_computed < n_changed + 16 * len(updates)
-    for one in updates:
-        assert one.encoded.n_frames - one.n_kept >= one.n_computed
-        whole = replace(one.encoded, cross_kv=None)
-        assert np.array_equal(read(ours, one.encoded, TEXT).logits, read(ours, whole, TEXT).logits)
-    assert mode.recompute_s is None or n_changed < sum(one.encoded.n_frames for one in updates) / 1.5
+    for update in updates:
+        assert update.encoded.n_frames - update.n_kept >= update.n_computed
+        whole = replace(update.encoded, cross_kv=None)
+        assert np.array_equal(read(ours, update.encoded, TEXT).logits, read(ours, whole, TEXT).logits)
+    assert mode.recompute_s is None or n_changed < sum(update.encoded.n_frames for update in updates) / 1.5
 
 
 @pytest.mark.parametrize(

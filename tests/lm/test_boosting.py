@@ -110,8 +110,8 @@ def test_phrases_that_cannot_be_used_are_refused() -> None:
 def test_phrase_lists(tmp_path: Path) -> None:
     path = tmp_path / "hot.txt"
     path.write_text("New  York\t4.5\n\nsottovoce\r\n", encoding="utf-8")
-    found = [(text, weight) for text, weight, _ in read_phrases(path, default_weight=2.0)]
-    assert found == [("New York", 4.5), ("sottovoce", 2.0)]
+    result = [(text, weight) for text, weight, _ in read_phrases(path, default_weight=2.0)]
+    assert result == [("New York", 4.5), ("sottovoce", 2.0)]
     path.write_text("a\tmuch\n")
     with pytest.raises(LanguageModelError, match="line 1"):
         read_phrases(path, default_weight=1.0)

@@ -272,8 +272,8 @@ def test_an_unknown_word_of_a_known_ones_text_gives_back_what_it_was_given(every
     searcher = EmissionDecoder(
         Labels(("-", "a", "b"), 0), options, scorer=fusion, lexicon=lexicon.words, history_scorer=rescorer
     )
-    found = searcher.decode(log_probs)[0]
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+    result = searcher.decode(log_probs)[0]
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
 
 
 @pytest.mark.parametrize("every", [1, 2, 100])
@@ -287,9 +287,9 @@ def test_delayed_fusion_replaces_and_never_compounds(network: PreTrainedModel, e
         lambda _, words: 0.4 * plain_score(network, tuple(WORDS[w] for w in words)) + 0.2 * len(words),
     )[:10]
     searcher = decoder(network, every, RandomBigram(5, 2), beam_size=300, n_best=10)
-    found = searcher.decode(log_probs)[0]
-    assert [h.score for h in found] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
-    assert [h.text for h in found] == [" ".join(WORDS[w] for w in words) for _, _, words in truth]
+    result = searcher.decode(log_probs)[0]
+    assert [h.score for h in result] == pytest.approx([score for score, _, _ in truth], abs=1e-4)
+    assert [h.text for h in result] == [" ".join(WORDS[w] for w in words) for _, _, words in truth]
 
 
 def test_batches_and_chunks_with_a_neural_model(network: PreTrainedModel) -> None:

@@ -72,8 +72,8 @@ def by_hand(lines: list[str], order: int, least: list[int]) -> tuple[dict[Ngram,
             freed += sum(counts[length][each] for each in ngrams if each not in kept)
             weights[context] = freed / total
             for each in kept:
-                own = (counts[length][each] - discounts[min(counts[length][each], 3)]) / total
-                probabilities[each] = own + freed / total * probabilities[each[1:]]
+                owned = (counts[length][each] - discounts[min(counts[length][each], 3)]) / total
+                probabilities[each] = owned + freed / total * probabilities[each[1:]]
         if length == 1:
             probabilities[("<s>",)] = 1.0
     del probabilities[()]
@@ -97,11 +97,11 @@ def test_models_equal_the_equations(order: int, prune: list[int]) -> None:
     for seed in range(3):
         lines = text(seed)
         words, levels = count_text(numbered(lines), order)
-        found = rows(estimate(words, levels, prune=prune, fallback=True))
+        result = rows(estimate(words, levels, prune=prune, fallback=True))
         least = [*prune, *([prune[-1] if prune else 0] * (order - len(prune)))]
         probabilities, weights = by_hand(lines, order, least)
-        assert found.keys() == probabilities.keys()
-        for ngram, (log10, backoff) in found.items():
+        assert result.keys() == probabilities.keys()
+        for ngram, (log10, backoff) in result.items():
             assert log10 == pytest.approx(math.log10(probabilities[ngram]), abs=1e-5)
             is_context = len(ngram) < order and ngram[-1] not in ("</s>", "<unk>")
             assert backoff == pytest.approx(math.log10(weights[ngram]) if is_context else 0.0, abs=1e-5)
@@ -168,10 +168,10 @@ def test_counts_of_a_text_give_the_model_of_the_text(order: int, prune: list[int
         written(tmp_path / f"{part}.txt", counted(lines[part::2], order)) for part in range(2)
     ]  # counts add up
     for words, levels in (read_counts([whole]), read_counts([longer], order), read_counts(halves)):
-        found = rows(estimate(words, levels, prune=prune, fallback=True))
-        assert found.keys() == expected.keys()
+        result = rows(estimate(words, levels, prune=prune, fallback=True))
+        assert result.keys() == expected.keys()
         for ngram, values in expected.items():
-            assert found[ngram] == pytest.approx(values, abs=1e-6)
+            assert result[ngram] == pytest.approx(values, abs=1e-6)
 
 
 def test_missing_orders_are_those_within_the_longest_ngrams(tmp_path: Path) -> None:
@@ -179,10 +179,10 @@ def test_missing_orders_are_those_within_the_longest_ngrams(tmp_path: Path) -> N
     expected = rows(estimate(*count_text(numbered(lines), 4), fallback=True))
     raw = counted(lines, 4)
     for levels in (raw[4:], [raw[4], raw[2]], [raw[1], raw[4]]):
-        found = rows(estimate(*read_counts([written(tmp_path / "counts", levels)]), fallback=True))
-        assert found.keys() == expected.keys()
+        result = rows(estimate(*read_counts([written(tmp_path / "counts", levels)]), fallback=True))
+        assert result.keys() == expected.keys()
         for ngram, values in expected.items():
-            assert found[ngram] == pytest.approx(values, abs=1e-6)
+            assert result[ngram] == pytest.approx(values, abs=1e-6)
 
 
 def test_absolute_values_of_a_few_counts(tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_absolute_values_of_a_few_counts(tmp_path: Path) -> None:
     """
     path = tmp_path / "counts"
     path.write_text("a b\t2\na c\t1\nb c\t1\na b\t1\n")
-    found = rows(estimate(*read_counts([path]), fallback=True))
-    chances = {ngram: 10**log10 for ngram, (log10, _) in found.items()}
+    result = rows(estimate(*read_counts([path]), fallback=True))
+    chances = {ngram: 10**log10 for ngram, (log10, _) in result.items()}
     assert chances == pytest.approx(
         {
             ("<unk>",): 0.1,
@@ -208,8 +208,8 @@ def test_absolute_values_of_a_few_counts(tmp_path: Path) -> None:
             ("b", "c"): 0.5 + 0.5 * 0.35,
         }
     )
-    assert 10 ** found["a",][1] == pytest.approx((1.5 + 0.5) / 4)
-    assert 10 ** found["b",][1] == pytest.approx(0.5)
+    assert 10 ** result["a",][1] == pytest.approx((1.5 + 0.5) / 4)
+    assert 10 ** result["b",][1] == pytest.approx(0.5)
 
 
 def test_the_marks_of_web_1t_are_those_of_sentences(tmp_path: Path) -> None:

@@ -166,8 +166,8 @@ def test_speech_comes_out_in_the_form_that_is_asked_for(nano: Model) -> None:
         ('root ::= "evening" | "morning"', "(evening|morning)"),
     ):
         fusion = nano.fusion(grammar=Grammar(text))
-        found = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=5, fusion=fusion).text
-        assert re.fullmatch(wanted, found), found
+        result = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=5, fusion=fusion).text
+        assert re.fullmatch(wanted, result), result
 
 
 @pytest.mark.quick(1)
@@ -175,11 +175,11 @@ def test_speech_comes_out_in_the_form_that_is_asked_for(nano: Model) -> None:
 def test_speech_that_is_nothing_of_the_grammar_has_no_way_around_it(nano: Model, clip: str) -> None:
     """Tokens of languages, tasks and the like are no text, and were written between its halves."""
     fusion = nano.fusion(grammar=Grammar('root ::= "Quixotic zebras" | "Xylophone"'))
-    found = nano.transcribe(
+    result = nano.transcribe(
         CLIPS / f"{clip}.flac", language=clip, beam_size=5, fusion=fusion, word_timestamps=False
     ).collect()
-    assert found.text in ("", "Quixotic zebras", "Xylophone")
-    tokens = [token for segment in found.segments for token in segment.tokens]
+    assert result.text in ("", "Quixotic zebras", "Xylophone")
+    tokens = [token for segment in result.segments for token in segment.tokens]
     assert not [token for token in tokens if nano.tokenizer.eot < token < nano.tokenizer.timestamp_begin]
 
 
@@ -197,11 +197,11 @@ def test_a_light_penalty_changes_nothing_and_a_heavy_one_does(nano: Model) -> No
 def test_a_grammar_that_asks_for_a_suppressed_sign_ends_where_it_cannot_go_on(nano: Model) -> None:
     fusion = nano.fusion(grammar=Grammar('root ::= "The garden; quiet"'))
     options = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0, 0.5)))
-    found = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=2, options=options, fusion=fusion)
-    assert "The garden; quiet".startswith(found.text.strip())
+    result = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=2, options=options, fusion=fusion)
+    assert "The garden; quiet".startswith(result.text.strip())
     allowed = TranscribeOptions(decoding=DecodingOptions(suppress_tokens=()))
-    found = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=2, options=allowed, fusion=fusion)
-    assert found.text.strip() == "The garden; quiet"
+    result = nano.transcribe(CLIPS / "en.flac", language="en", beam_size=2, options=allowed, fusion=fusion)
+    assert result.text.strip() == "The garden; quiet"
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_grammar_without_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "result"),
     [
         ('root ::= "a', (1, '"')),
         ('# "\nroot ::= "a" [a-z\n', (2, "[")),
@@ -246,9 +246,9 @@ def test_a_grammar_without_end_is_refused() -> None:
     ],
 )
 def test_what_is_left_open_is_found_in_the_text_as_it_is_written(
-    text: str, found: tuple[int, str] | None
+    text: str, result: tuple[int, str] | None
 ) -> None:
-    assert left_open(text) == found
-    if found:
-        with pytest.raises(LanguageModelError, match=f"grammar, line {found[0]}: expected an end"):
+    assert left_open(text) == result
+    if result:
+        with pytest.raises(LanguageModelError, match=f"grammar, line {result[0]}: expected an end"):
             Grammar(text)

@@ -193,15 +193,15 @@ def random_sentences(path: Path, n: int, length: int) -> list[list[str]]:
     ngrams = [row.split() for row in rows if " " in row]
     ngrams = [[w for w in ngram if w not in ("<s>", "</s>")] for ngram in ngrams]
     chooser = random.Random(0)
-    found: list[list[str]] = []
-    while len(found) < n:
+    result: list[list[str]] = []
+    while len(result) < n:
         sentence: list[str] = []
         while len(sentence) < length:
             pick = chooser.random()
             sentence += chooser.choice(ngrams) if pick < 0.6 else [chooser.choice(words)]
             sentence += ["unheardof"] if pick > 0.95 else []
-        found.append(sentence[:length])
-    return found
+        result.append(sentence[:length])
+    return result
 
 
 def pruned_arpa(seed: int) -> str:
@@ -240,8 +240,8 @@ def test_a_missing_context_backs_off(tmp_path: Path) -> None:
     # <s> a: -0.4; <s> a b: -0.15; a b </s> is there although a b is not: -0.3
     assert float(sentences(model, [["a", "b"]])[0]) == pytest.approx(-0.85)
     # a after a: -0.35; b after it by its unigram and the back-off of a a, and that of a: 0.1 - 0.2 - 0.8
-    found = sentences(model, [["a", "a", "b"]])
-    assert float(found[0]) == pytest.approx(-0.4 - 0.1 - 0.35 + 0.1 - 0.2 - 0.8 - 0.3)
+    result = sentences(model, [["a", "a", "b"]])
+    assert float(result[0]) == pytest.approx(-0.4 - 0.1 - 0.35 + 0.1 - 0.2 - 0.8 - 0.3)
 
 
 @pytest.mark.reference

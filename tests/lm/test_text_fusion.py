@@ -182,8 +182,8 @@ def test_a_model_of_words_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> No
 def test_hotwords_are_whole_words(text: str, n_times: int, tokenizer: Tokenizer) -> None:
     fusion = text_fusion(tokenizer, hotwords={"Vogel": 1.5})
     lengths = {len(tokenizer.encode(written)) for written in ("Vogel", " Vogel")}
-    found = sequence_bonus(fusion, tokenizer.encode(text))
-    assert n_times * 1.5 * min(lengths) - 1e-4 <= found <= n_times * 1.5 * max(lengths) + 1e-4
+    result = sequence_bonus(fusion, tokenizer.encode(text))
+    assert n_times * 1.5 * min(lengths) - 1e-4 <= result <= n_times * 1.5 * max(lengths) + 1e-4
 
 
 def test_phrases_of_several_words_and_signs(tokenizer: Tokenizer) -> None:

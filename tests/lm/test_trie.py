@@ -42,12 +42,12 @@ def files(draw: st.DrawFn) -> Ngrams:
     words = draw(st.permutations([*WORDS, *unknown]))
     probabilities = st.one_of(st.floats(-5, -0.01), st.just(-math.inf), st.just(-0.5), st.just(0.0))
     backoffs = st.one_of(st.floats(-2, 0.5), st.just(0.0))
-    found = {(word,): (draw(probabilities), draw(backoffs)) for word in words}
+    result = {(word,): (draw(probabilities), draw(backoffs)) for word in words}
     for length in range(2, order + 1):
         ngrams = st.tuples(*[st.sampled_from(words)] * length)
         for ngram_ in draw(st.lists(ngrams, max_size=12, min_size=1, unique=True)):
-            found[ngram_] = (draw(probabilities), draw(backoffs) if length < order else 0.0)
-    return found
+            result[ngram_] = (draw(probabilities), draw(backoffs) if length < order else 0.0)
+    return result
 
 
 def text_of(ngrams: Ngrams) -> str:
@@ -98,8 +98,8 @@ def compare(model: NgramModel, ngrams: Ngrams, words: list[str], tolerance: floa
         named = [tuple(words[token] for token in row[: column + 1]) for row in steps]
         wanted = [by_hand(ngrams, known_context(ngrams, each[:-1]), each[-1]) for each in named]
         for way, follow in enumerate(ways):
-            found, states[way] = follow(states[way], tokens[:, column])
-            for score, expected in zip(found.tolist(), wanted, strict=True):
+            result, states[way] = follow(states[way], tokens[:, column])
+            for score, expected in zip(result.tolist(), wanted, strict=True):
                 assert score == pytest.approx(expected * math.log(10), abs=tolerance, rel=1e-5)
         assert np.array_equal(states[0], states[1])
     nodes = np.arange(model.starts[-1])
@@ -177,11 +177,11 @@ def test_eight_bits_cost_little(tmp_path: Path) -> None:
     states = other = random.integers(exact.starts[-1], size=500)
     for _ in range(6):
         tokens = random.integers(exact.n_tokens, size=500)
-        found, states = exact.score(states, tokens)
+        result, states = exact.score(states, tokens)
         rounded, other = small.score(other, tokens)
         assert np.array_equal(states, other)
-        assert 0 < np.abs(found - rounded).mean() < 0.02
-        assert np.sqrt(np.square(found - rounded).mean()) < 0.05
+        assert 0 < np.abs(result - rounded).mean() < 0.02
+        assert np.sqrt(np.square(result - rounded).mean()) < 0.05
     sizes = [sum(array.nbytes for array in build_trie(table, bits=bits)[0].values()) for bits in (8, 32)]
     assert sizes[0] < 0.6 * sizes[1]
 
@@ -276,12 +276,12 @@ def complete(ngrams: Ngrams) -> Ngrams:
 
     Back-offs are at most 0, so that no such score is above it: KenLM stores no sign.
     """
-    found = {each: (log10, min(round(backoff, 6), 0.0) + 0.0) for each, (log10, backoff) in ngrams.items()}
+    result = {each: (log10, min(round(backoff, 6), 0.0) + 0.0) for each, (log10, backoff) in ngrams.items()}
     for length in range(max(map(len, ngrams)) - 1, 1, -1):
-        for each in [each for each in found if len(each) == length + 1]:
+        for each in [each for each in result if len(each) == length + 1]:
             for part in (each[:-1], each[1:]):
-                found.setdefault(part, (by_hand(found, part[:-1], part[-1]), 0.0))
-    return found
+                result.setdefault(part, (by_hand(result, part[:-1], part[-1]), 0.0))
+    return result
 
 
 @NEEDS_KERNELS

@@ -47,9 +47,9 @@ def test_a_sentence_that_is_said_again_is_written_again(batch_size: int) -> None
     """The model writes it once for all of a window, whatever is in it."""
     options: TranscribeOptions = replace(ENGLISH, mode="vad", batch_size=batch_size)
     said = read(script(at(0), HELLO, at(26)), THREE_TIMES, options)
-    assert [one.text for one in said] == [" hello"] * 3
-    assert [round(one.start) for one in said] == [1, 11, 21]
-    assert [one.id for one in said] == [0, 1, 2]
+    assert [item.text for item in said] == [" hello"] * 3
+    assert [round(item.start) for item in said] == [1, 11, 21]
+    assert [item.id for item in said] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
@@ -59,9 +59,9 @@ def test_what_is_said_again_is_no_loop(batch_size: int) -> None:
     spoken = Script((ScriptedToken(at(0), 0), *hellos), (SpokenLanguage("en", 0, 1500),))
     options: TranscribeOptions = replace(ENGLISH, mode="vad", batch_size=batch_size)
     said = read(spoken, THREE_TIMES, options)
-    assert "".join(one.text for one in said) == " hello" * 12
-    assert {one.temperature for one in said} == {0.0}
-    assert max(one.compression_ratio for one in said) < 2.4
+    assert "".join(item.text for item in said) == " hello" * 12
+    assert {item.temperature for item in said} == {0.0}
+    assert max(item.compression_ratio for item in said) < 2.4
 
 
 def reading(*, ratio: float = 1.0, no_speech: float = 0.0) -> DecodingResult:

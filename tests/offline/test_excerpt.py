@@ -42,9 +42,9 @@ def later(segments: tuple[Segment, ...], seconds: float) -> list[tuple[object, .
     """Texts, times and words of segments, moved."""
     return [
         (
-            one.text,
-            pytest.approx(one.start + seconds, abs=1e-3),
-            pytest.approx(one.end + seconds, abs=1e-3),
+            segment.text,
+            pytest.approx(segment.start + seconds, abs=1e-3),
+            pytest.approx(segment.end + seconds, abs=1e-3),
             [
                 (
                     word.word,
@@ -52,10 +52,10 @@ def later(segments: tuple[Segment, ...], seconds: float) -> list[tuple[object, .
                     word.probability,
                     [pytest.approx(token.end + seconds, abs=2e-3) for token in word.tokens],
                 )
-                for word in one.words or ()
+                for word in segment.words or ()
             ],
         )
-        for one in segments
+        for segment in segments
     ]
 
 
@@ -70,12 +70,12 @@ def test_a_part_is_read_as_if_it_were_all_there_is(model: Model, long: bytes, mo
     assert part.duration == pytest.approx(200.0)  # of the recording
     rest = model.transcribe(long, options=replace(plain, offset_s=103.5)).collect()
     assert rest.text
-    assert all(103.5 <= one.start < one.end <= 200.0 for one in rest.segments)
+    assert all(103.5 <= segment.start < segment.end <= 200.0 for segment in rest.segments)
 
 
 def test_tokens_have_the_times_of_the_recording_in_packed_windows(model: Model, long: bytes) -> None:
-    found = model.transcribe(long, options=replace(GREEDY, mode="vad")).collect()
-    words = [word for segment in found.segments for word in segment.words or ()]
+    result = model.transcribe(long, options=replace(GREEDY, mode="vad")).collect()
+    words = [word for segment in result.segments for word in segment.words or ()]
     assert words
     assert all(abs(token.start - word.start) < 2.0 for word in words for token in word.tokens)
 
@@ -105,14 +105,16 @@ def test_a_part_costs_what_a_part_costs(
 
 
 def test_progress_is_that_of_the_recording(model: Model, long: bytes) -> None:
-    told: list[tuple[float, float | None]] = []
+    reported: list[tuple[float, float | None]] = []
     model.transcribe(
         long,
         options=replace(GREEDY, offset_s=100.0, duration_s=8.0),
-        on_progress=lambda position, duration: told.append((position, duration)),
+        on_progress=lambda position, duration: reported.append((position, duration)),
     ).collect()
-    assert told
-    assert all(100.0 <= position <= 108.0 and duration == pytest.approx(200.0) for position, duration in told)
+    assert reported
+    assert all(
+        100.0 <= position <= 108.0 and duration == pytest.approx(200.0) for position, duration in reported
+    )
 
 
 def test_a_part_of_channels(model: Model) -> None:
@@ -122,7 +124,7 @@ def test_a_part_of_channels(model: Model) -> None:
     both[0, 12 * SAMPLE_RATE : 12 * SAMPLE_RATE + len(left)] = left
     both[1, n - len(right) :] = right
     options = TranscribeOptions(decoding=DecodingOptions(language="de"), channels="energy", offset_s=11.5)
-    found = model.transcribe(both, options=options).collect()
-    assert found.turns
-    assert all(turn.start >= 11.5 for turn in found.turns)
-    assert {word.speaker for one in found.segments for word in one.words or ()} == {"A", "B"}
+    result = model.transcribe(both, options=options).collect()
+    assert result.turns
+    assert all(turn.start >= 11.5 for turn in result.turns)
+    assert {word.speaker for segment in result.segments for word in segment.words or ()} == {"A", "B"}

@@ -68,8 +68,8 @@ def test_every_language_is_read_at_its_own_time(
     assert transcription.outside_languages == {}
     for start, end, spoken in TRUTH:
         middle = (start + end) / 2
-        found = next(one for one in segments if one.start <= middle <= one.end)
-        assert found.language == spoken
+        result = next(one for one in segments if one.start <= middle <= one.end)
+        assert result.language == spoken
 
 
 @pytest.mark.parametrize("code", ["de", pytest.param("zh", marks=pytest.mark.long)])
@@ -89,11 +89,11 @@ def test_the_timeline_is_that_of_the_text(model: Model, languages: list[str] | N
     assert spans[0].start == 0.0
     assert all(one.end == after.start for one, after in itertools.pairwise(spans))
     assert spans[-1].end == pytest.approx(len(load_audio(MIXED)) / 16_000, abs=0.02)
-    found = [
+    result = [
         FoundSwitch(after.start, after.start, one.language, after.language)
         for one, after in itertools.pairwise(spans)
     ]
-    assert score_switches(found, TRUTH, duration_s=spans[-1].end, tolerance_s=0.2).f1 == 1.0
+    assert score_switches(result, TRUTH, duration_s=spans[-1].end, tolerance_s=0.2).f1 == 1.0
 
 
 def test_the_language_of_a_recording_is_that_of_its_transcription(model: Model) -> None:
@@ -104,9 +104,9 @@ def test_the_language_of_a_recording_is_that_of_its_transcription(model: Model) 
     options = TranscribeOptions(follow_languages=False)
     transcription = model.transcribe(recording, options=options)
     next(transcription)
-    found = model.detect_language(recording)
-    assert found.language == transcription.language == "en"
-    assert found.probability == transcription.language_probability
+    result = model.detect_language(recording)
+    assert result.language == transcription.language == "en"
+    assert result.probability == transcription.language_probability
 
 
 def test_languages_outside_of_the_list_are_told(model: Model) -> None:
@@ -133,16 +133,16 @@ def test_speech_is_found_while_it_is_read() -> None:
     samples = load_audio(MIXED)
     coarse, fine = VadOptions(), VadOptions(min_silence_ms=100.0, speech_pad_ms=50.0)
     finder = SpeechFinder(coarse)
-    beside = finder.beside(fine)
+    nearby = finder.beside(fine)
     for start in range(0, len(samples), 5000):
         finder.push(samples[start : start + 5000])
     assert finder.finish() == speech_segments(samples, coarse)
-    assert beside.segments() == speech_segments(samples, fine)
-    within = beside.segments(3 * 16_000, 9 * 16_000)
+    assert nearby.segments() == speech_segments(samples, fine)
+    within = nearby.segments(3 * 16_000, 9 * 16_000)
     assert within[0].start_sample >= 3 * 16_000
     assert within[-1].end_sample <= 9 * 16_000
-    whole = pieces_between(beside, 0, len(samples) // 160)
-    assert len(whole) == len(beside.segments())
+    whole = pieces_between(nearby, 0, len(samples) // 160)
+    assert len(whole) == len(nearby.segments())
 
 
 def test_frames_of_a_recording_are_found_in_a_packed_window() -> None:
@@ -204,8 +204,8 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
         for is_beginning, expected in [(True, ["de", "en"]), (False, ["en"])]:
             follower = LanguageFollower(transcriber, features, TranscriptionState())
             follower.restore(FollowerState(True, is_beginning, pieces=tuple(probed)))
-            found = follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en")
-            assert [run.language for run in found] == expected
+            result = follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en")
+            assert [run.language for run in result] == expected
             assert not follower.state(0).is_beginning
 
 
@@ -280,13 +280,13 @@ def test_text_is_likeliest_in_the_language_that_is_spoken(model: Model, language
         features.has(400)
         stretch = SpeechSpan(0, 300)
         together = TextLikelihood(transcriber, features)
-        found = together.log_likelihood_ratios(stretch, LANGUAGES)
-        assert max(found, key=lambda code: found[code]) == language
+        result = together.log_likelihood_ratios(stretch, LANGUAGES)
+        assert max(result, key=lambda code: result[code]) == language
         alone = TextLikelihood(transcriber, features)
         (nats,) = alone.log_likelihood_ratios(stretch, [language]).values()
-        assert nats == pytest.approx(found[language], abs=1e-3)
+        assert nats == pytest.approx(result[language], abs=1e-3)
         runtime.done.clear()
-        assert together.log_likelihood_ratios(stretch, LANGUAGES) == found
+        assert together.log_likelihood_ratios(stretch, LANGUAGES) == result
         assert not runtime.done, "it is remembered"
 
 

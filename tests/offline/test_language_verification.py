@@ -39,18 +39,18 @@ def segment(start: float, end: float, *tokens: int) -> Segment:
 def test_segments_have_the_mean_of_their_text() -> None:
     """Timestamps do not count, and a segment that was left out harms no other."""
     tokens = (at(0), 1, 2, at(2), at(2), 3, at(3), at(3), 1, 4, at(5))
-    found = result(tokens, (-9.0, -10.0, -13.0, -20.0, -20.0, -24.0, -24.0, -24.0, -24.5, -25.0, -30.0))
+    actual = result(tokens, (-9.0, -10.0, -13.0, -20.0, -20.0, -24.0, -24.0, -24.0, -24.5, -25.0, -30.0))
     segments = [segment(0, 2, *tokens[:4]), segment(2, 3, *tokens[4:7]), segment(3, 5, *tokens[7:])]
-    assert segment_means(found, segments, EOT) == [-2.0, -4.0, -0.5]
-    assert segment_means(found, segments[::2], EOT) == [-2.0, -0.5]
-    assert segment_means(found, [segment(0, 2, at(0), at(2))], EOT) == [None]
-    assert text_mean(found, EOT) == pytest.approx(-1.8)
+    assert segment_means(actual, segments, EOT) == [-2.0, -4.0, -0.5]
+    assert segment_means(actual, segments[::2], EOT) == [-2.0, -0.5]
+    assert segment_means(actual, [segment(0, 2, at(0), at(2))], EOT) == [None]
+    assert text_mean(actual, EOT) == pytest.approx(-1.8)
 
 
 def test_a_prefix_was_not_searched_for() -> None:
-    found = replace(result((1, 2), (-1.0, -3.0)), tokens=(7, 8, 1, 2))
-    assert found.token_logprobs == [0.0, 0.0, -1.0, -2.0]
-    assert replace(found, candidates=()).token_logprobs == [0.0] * 4
+    actual = replace(result((1, 2), (-1.0, -3.0)), tokens=(7, 8, 1, 2))
+    assert actual.token_logprobs == [0.0, 0.0, -1.0, -2.0]
+    assert replace(actual, candidates=()).token_logprobs == [0.0] * 4
 
 
 def test_a_segment_is_asked_where_it_has_enough_speech() -> None:
@@ -68,23 +68,23 @@ def hypothesis(
 
 
 def test_text_has_to_be_better_and_its_language_likely_enough() -> None:
-    one = hypothesis(segment(0, 2), mean=-0.7, nats=6.0)
-    assert one.is_accepted_by(-0.7, 0.0)
-    assert not one.is_accepted_by(-0.71, 0.0)
-    assert one.is_accepted_by(-0.5, 6.0)
-    assert not one.is_accepted_by(-0.5, 6.1)
+    item = hypothesis(segment(0, 2), mean=-0.7, nats=6.0)
+    assert item.is_accepted_by(-0.7, 0.0)
+    assert not item.is_accepted_by(-0.71, 0.0)
+    assert item.is_accepted_by(-0.5, 6.0)
+    assert not item.is_accepted_by(-0.5, 6.1)
 
 
 def test_hypotheses_that_follow_each_other_are_one() -> None:
-    one, two, three, four = (segment(at_s, at_s + 1.0) for at_s in range(4))
-    found = joined(
-        [hypothesis(one), hypothesis(two, mean=-0.9), hypothesis(four)],
-        [one, two, three, four],
+    item, two, three, four = (segment(at_s, at_s + 1.0) for at_s in range(4))
+    actual = joined(
+        [hypothesis(item), hypothesis(two, mean=-0.9), hypothesis(four)],
+        [item, two, three, four],
     )
-    assert [each.segments for each in found] == [(one, two), (four,)]
-    assert found[0].speech == SpeechSpan(0, 200)
-    assert (found[0].mean, found[0].log_likelihood_ratio) == (pytest.approx(-0.8), 12.0)
-    apart = joined([hypothesis(one), hypothesis(two, language="es")], [one, two])
+    assert [each.segments for each in actual] == [(item, two), (four,)]
+    assert actual[0].speech == SpeechSpan(0, 200)
+    assert (actual[0].mean, actual[0].log_likelihood_ratio) == (pytest.approx(-0.8), 12.0)
+    apart = joined([hypothesis(item), hypothesis(two, language="es")], [item, two])
     assert [each.language for each in apart] == ["de", "es"]
 
 
@@ -127,8 +127,8 @@ def languages(options: TranscribeOptions) -> list[tuple[str, bool]]:
     samples = rustle(LENGTH_S)
     german = slice(*(round(16_000 * at_s) for at_s in GERMAN_S))
     samples[german] = 1e-2 * np.cumsum(samples[german])  # deeper
-    found = read(FakeBackend(spoken), samples, options)
-    return [(one.language, GERMAN_S[0] <= (one.start + one.end) / 2 < GERMAN_S[1]) for one in found]
+    actual = read(FakeBackend(spoken), samples, options)
+    return [(item.language, GERMAN_S[0] <= (item.start + item.end) / 2 < GERMAN_S[1]) for item in actual]
 
 
 @pytest.mark.usefixtures("deaf")
@@ -162,9 +162,9 @@ def test_a_window_whose_text_shows_several_languages_is_read_anew(monkeypatch: p
     load = SeekWindows._load
 
     def noted(self: SeekWindows, end: int | None) -> LanguageWindow:
-        found = load(self, end)
-        windows.append((found.window.start, found.window.end, found.window.language or ""))
-        return found
+        actual = load(self, end)
+        windows.append((actual.window.start, actual.window.end, actual.window.language or ""))
+        return actual
 
     monkeypatch.setattr(SeekWindows, "_load", noted)
     assert languages(TranscribeOptions()) == [("en", False), ("de", True), ("en", False)]

@@ -51,9 +51,9 @@ def found_in(*codes: str, lengths: Sequence[int] = (), **options: object) -> tup
         for index, length in enumerate(lengths or [3000] * len(codes))
     )
     features = Codes(codes)
-    found = find_language(transcriber, features, windows, n_kept=1)  # type: ignore[arg-type]
-    assert found is not None
-    return found, features.n_read
+    result = find_language(transcriber, features, windows, n_kept=1)  # type: ignore[arg-type]
+    assert result is not None
+    return result, features.n_read
 
 
 def test_several_windows_outvote_an_odd_beginning() -> None:
@@ -64,22 +64,22 @@ def test_several_windows_outvote_an_odd_beginning() -> None:
 
 
 def test_no_more_windows_are_read_than_needed() -> None:
-    found, asked = found_in(*["en"] * 9, language_windows=2)
+    result, asked = found_in(*["en"] * 9, language_windows=2)
     assert asked == 2
-    assert [window.start for window in found.encoded] == [0]
+    assert [window.start for window in result.encoded] == [0]
 
 
 def test_windows_without_speech_are_passed_over() -> None:
-    found, asked = found_in("", "", "fr", "fr", "de", language_windows=2)
-    assert (found.detection.language, asked) == ("fr", 4)
-    assert found.detection.no_speech_prob < 0.5
-    assert [window.start for window in found.encoded] == [0]  # the first one is still the first
+    result, asked = found_in("", "", "fr", "fr", "de", language_windows=2)
+    assert (result.detection.language, asked) == ("fr", 4)
+    assert result.detection.no_speech_prob < 0.5
+    assert [window.start for window in result.encoded] == [0]  # the first one is still the first
 
 
 def test_silence_is_not_searched_to_the_end_of_a_long_recording() -> None:
-    found, asked = found_in(*[""] * 40, "en", language_windows=2)
+    result, asked = found_in(*[""] * 40, "en", language_windows=2)
     assert asked == FARTHEST_WINDOWS
-    assert found.detection.no_speech_prob > 0.9
+    assert result.detection.no_speech_prob > 0.9
 
 
 def test_a_recording_without_audio_has_no_language() -> None:
@@ -115,17 +115,17 @@ def test_a_listed_language_is_as_likely_as_any() -> None:
 
 def test_windows_that_agree_are_enough() -> None:
     assert found_in(*["en"] * 9, language_windows=4)[1] == 2
-    found, asked = found_in("de", "en", "fr", "en", "en", language_windows=4)
-    assert (found.detection.language, asked) == ("en", 4)
+    result, asked = found_in("de", "en", "fr", "en", "en", language_windows=4)
+    assert (result.detection.language, asked) == ("en", 4)
 
 
 def test_one_sure_window_is_enough_where_changes_are_followed() -> None:
     """What comes later is heard for itself."""
-    found, asked = found_in(*["de"] * 3, follow_languages="auto")
-    assert (found.detection.language, asked) == ("de", 1)
-    assert found.detection.probability >= SURE_ALONE
-    found, asked = found_in("", "de", "en", "en", follow_languages="auto")
-    assert (found.detection.language, asked) == ("de", 2), "a window without speech tells nothing"
+    result, asked = found_in(*["de"] * 3, follow_languages="auto")
+    assert (result.detection.language, asked) == ("de", 1)
+    assert result.detection.probability >= SURE_ALONE
+    result, asked = found_in("", "de", "en", "en", follow_languages="auto")
+    assert (result.detection.language, asked) == ("de", 2), "a window without speech tells nothing"
 
 
 def test_the_prior_changes_the_choice_and_not_what_was_heard() -> None:

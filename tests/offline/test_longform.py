@@ -90,7 +90,7 @@ def test_blank_windows_are_not_even_encoded() -> None:
     assert [segment.start for segment in segments] == [60.0]
     assert backend.n_encoded == 1
     far_below = np.concatenate([1e3 * rustle(29.5), 1e-3 * rustle(30.5)])
-    assert [one.start for one in read(backend, far_below, ENGLISH)] == [0.0]
+    assert [item.start for item in read(backend, far_below, ENGLISH)] == [0.0]
 
 
 def test_the_language_is_found_once_among_those_allowed() -> None:
@@ -124,7 +124,9 @@ def test_without_timestamps_nothing_is_read_twice(seconds: float) -> None:
     plain, _ = run(spoken, rustle(seconds), wordless)
     timed, _ = run(spoken, rustle(seconds), replace(wordless, word_timestamps=True))
     assert (
-        [one.text for one in timed] == [one.text for one in plain] == [" hello world"] * (1 + (seconds > 30))
+        [item.text for item in timed]
+        == [item.text for item in plain]
+        == [" hello world"] * (1 + (seconds > 30))
     )
 
 
@@ -134,7 +136,7 @@ def test_a_word_that_a_window_cuts_is_read_again_without_timestamps() -> None:
     )
     tokens = (ScriptedToken(HELLO, 10), ScriptedToken(WORLD, 1480))
     said, _ = run(Script(tokens, (SpokenLanguage("en", 0, 1500),)), rustle(40.0), wordless)
-    assert [one.text for one in said] == [" hello world", " hello"]
+    assert [item.text for item in said] == [" hello world", " hello"]
     last = (said[0].words or ())[-1]
     assert 29.0 < last.end < 30.0
     assert said[1].start == pytest.approx(last.end, abs=0.011)
@@ -184,13 +186,13 @@ def test_batches_give_the_segments_of_single_windows() -> None:
         condition_on_previous_text=False,
         word_timestamps=True,
     )
-    found = []
+    result = []
     for options in (single, replace(single, batch_size=3)):
         with Recording(samples) as recording:
             segments = list(transcribe(model, rig.tokenizer(), recording, options, speech_model=Loud()))
-        found.append([(s.text, s.start, s.end, s.temperature, s.words and len(s.words)) for s in segments])
-    assert len(found[0]) >= 3
-    assert found[0] == found[1]
+        result.append([(s.text, s.start, s.end, s.temperature, s.words and len(s.words)) for s in segments])
+    assert len(result[0]) >= 3
+    assert result[0] == result[1]
 
 
 def test_keys_and_values_of_a_batch_are_computed_once() -> None:

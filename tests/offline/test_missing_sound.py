@@ -26,8 +26,8 @@ def mended(segment: Times, words: list[Times] | None = None) -> tuple[Times, lis
     with Recording(data) as recording:
         with recording.open() as reader:
             list(reader)
-        found = outside_silences(Segment(0, *segment, " a", "en", words=timed), recording.silences())
-    return (found.start, found.end), [(word.start, word.end) for word in found.words or ()]
+        result = outside_silences(Segment(0, *segment, " a", "en", words=timed), recording.silences())
+    return (result.start, result.end), [(word.start, word.end) for word in result.words or ()]
 
 
 @pytest.mark.parametrize(

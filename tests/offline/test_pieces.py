@@ -126,8 +126,8 @@ def without_pauses() -> Samples:
     """The parts of the mixed clip one right after the other."""
     samples = load_audio(MIXED)
     parts = [np.zeros(SAMPLE_RATE // 2, np.float32)]
-    for one in json.loads((CLIPS / "manifest.jsonl").read_text("utf-8").splitlines()[-1])["segments"]:
-        start, end = round(one["start"] * SAMPLE_RATE), round(one["end"] * SAMPLE_RATE)
+    for item in json.loads((CLIPS / "manifest.jsonl").read_text("utf-8").splitlines()[-1])["segments"]:
+        start, end = round(item["start"] * SAMPLE_RATE), round(item["end"] * SAMPLE_RATE)
         inside = speech_segments(samples[start:end], PIECE_VAD)
         parts.append(samples[start + inside[0].start_sample : start + inside[-1].end_sample])
     return np.concatenate([*parts, np.zeros(SAMPLE_RATE, np.float32)])
@@ -158,11 +158,11 @@ def test_long_speech_is_cut_at_quiet_moments_without_losing_a_frame() -> None:
         end = len(samples) // 160
         features.has(end + 100)
         whole, parts = pieces_between(speech, 0, end), speech_pieces(features, speech, 0, end)
-        assert max(one.n_frames for one in whole) > 100 * LONGEST_S, "or this test shows nothing"
-        assert max(one.n_frames for one in parts) <= 100 * LONGEST_S
-        for one in whole:
-            inside = [part for part in parts if one.start <= part.start and part.end <= one.end]
-            assert (inside[0].start, inside[-1].end) == (one.start, one.end)
+        assert max(item.n_frames for item in whole) > 100 * LONGEST_S, "or this test shows nothing"
+        assert max(item.n_frames for item in parts) <= 100 * LONGEST_S
+        for item in whole:
+            inside = [part for part in parts if item.start <= part.start and part.end <= item.end]
+            assert (inside[0].start, inside[-1].end) == (item.start, item.end)
             assert all(part.end == following.start for part, following in pairwise(inside))
             assert len(inside) == 1 or min(part.n_frames for part in inside) >= 100 * LEAST_S
 
@@ -177,16 +177,16 @@ def test_where_speech_is_cut_does_not_hang_on_what_follows() -> None:
         parts = speech_pieces(features, speech, 0, end)
         for until in range(600, end, 150):
             shorter = speech_pieces(features, speech, 0, until)
-            assert [one for one in shorter if one.end < until - 100 * LONGEST_S - 100 * LEAST_S] == [
-                one for one in parts if one.end < until - 100 * LONGEST_S - 100 * LEAST_S
+            assert [part for part in shorter if part.end < until - 100 * LONGEST_S - 100 * LEAST_S] == [
+                part for part in parts if part.end < until - 100 * LONGEST_S - 100 * LEAST_S
             ]
 
 
 class Found(SpeechFinder):
     """Finds the given speech, of which no pause separates the parts."""
 
-    def __init__(self, found: list[SpeechSegment]) -> None:
-        self.found = found
+    def __init__(self, result: list[SpeechSegment]) -> None:
+        self.found = result
 
     def segments(self, start_sample: int = 0, end_sample: int | None = None) -> list[SpeechSegment]:
         return self.found

@@ -68,9 +68,9 @@ def test_a_rest_without_room_for_a_word_is_not_read(seconds: float, n_windows: i
 def test_a_part_of_a_recording_keeps_its_times() -> None:
     options = replace(ENGLISH, offset_s=20.0, duration_s=25.0)
     segments, _ = run(MINUTE, rustle(90.0), options)
-    assert [(one.start, one.end) for one in segments] == [(20, 30)]
+    assert [(segment.start, segment.end) for segment in segments] == [(20, 30)]
     segments, _ = run(MINUTE, rustle(90.0), replace(ENGLISH, offset_s=50.0))
-    assert [one.start for one in segments] == [50, 80]
+    assert [segment.start for segment in segments] == [50, 80]
     with pytest.raises(AudioError, match=r"a start before its end at 9\.00 s, got 50\.0 s"):
         run(MINUTE, rustle(9.0), replace(ENGLISH, offset_s=50.0))
     with pytest.raises(AudioError, match="expected a start before its end"):
@@ -83,10 +83,10 @@ def opened(backend: FakeBackend, samples: Samples, control: RunControl | None = 
 
 
 def test_progress_is_told_and_rises_to_the_end() -> None:
-    told: list[tuple[float, float | None]] = []
-    result = opened(FakeBackend(MINUTE), rustle(95.0), RunControl(lambda *each: told.append(each)))
+    reported: list[tuple[float, float | None]] = []
+    result = opened(FakeBackend(MINUTE), rustle(95.0), RunControl(lambda *each: reported.append(each)))
     assert len(list(result)) == 4
-    assert told == [(30.0, 95.0), (60.0, 95.0), (90.0, 95.0), (95.0, 95.0)]
+    assert reported == [(30.0, 95.0), (60.0, 95.0), (90.0, 95.0), (95.0, 95.0)]
 
 
 def test_what_was_found_before_an_abort_stays() -> None:
@@ -111,17 +111,17 @@ def test_close_from_another_thread_ends_the_iteration() -> None:
 
     backend = Slow(MINUTE)
     result = opened(backend, rustle(300.0))
-    found: list[Segment] = []
-    thread = threading.Thread(target=lambda: found.extend(result))
+    actual: list[Segment] = []
+    thread = threading.Thread(target=lambda: actual.extend(result))
     thread.start()
     assert reached.wait(10)
     result.close()
     go_on.set()
     thread.join(10)
     assert not thread.is_alive()
-    assert [segment.start for segment in found] == [0]
+    assert [segment.start for segment in actual] == [0]
     assert backend.n_encoded == 2
-    assert result.segments == tuple(found)
+    assert result.segments == tuple(actual)
     result.close()
 
 
@@ -145,9 +145,9 @@ def test_recordings_share_batches_and_come_in_order() -> None:
     backend = Listening(MINUTE)
     lengths = (65.0, 31.0, 5.0, 125.0, 29.0)
     outcomes = together(backend, [rustle(length) for length in lengths], 3)
-    assert [one.duration for one in outcomes if isinstance(one, Transcript)] == list(lengths)
+    assert [outcome.duration for outcome in outcomes if isinstance(outcome, Transcript)] == list(lengths)
     n_windows = [3, 2, 1, 5, 1]
-    assert [len(one.segments) for one in outcomes if isinstance(one, Transcript)] == n_windows
+    assert [len(outcome.segments) for outcome in outcomes if isinstance(outcome, Transcript)] == n_windows
     assert sum(backend.batches) == sum(n_windows)
     assert max(backend.batches) == 3
     # Two at a time at first; later ones join when they are opened in time.
@@ -170,7 +170,7 @@ def test_a_recording_that_fails_harms_no_other(tmp_path: Path, error: Exception)
     outcomes = together(Poisoned(MINUTE), sources, 4)
     assert isinstance(outcomes[1], AudioError)
     assert outcomes[2] is error
-    assert [len(one.segments) for one in outcomes if isinstance(one, Transcript)] == [2, 3]
+    assert [len(outcome.segments) for outcome in outcomes if isinstance(outcome, Transcript)] == [2, 3]
 
 
 def test_sources_are_taken_as_they_are_needed() -> None:
@@ -206,6 +206,6 @@ def test_the_text_together_is_that_of_each_alone(mode: str) -> None:
         assert isinstance(outcome, Transcript)
         with Recording(samples) as recording:
             alone = list(transcribe(model, rig.tokenizer(), recording, options))
-        assert [(one.text, one.start, one.end, one.temperature) for one in outcome.segments] == [
-            (one.text, one.start, one.end, one.temperature) for one in alone
-        ]
+        assert [
+            (segment.text, segment.start, segment.end, segment.temperature) for segment in outcome.segments
+        ] == [(segment.text, segment.start, segment.end, segment.temperature) for segment in alone]

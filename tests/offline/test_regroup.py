@@ -73,8 +73,8 @@ def test_no_segment_begins_with_a_closing_mark_or_inside_a_cluster(
 
 def test_segments_are_joined_across_windows_and_counted_anew() -> None:
     segments = [spoken("One two", 0.0, 0), spoken("three.", 0.7, 1), spoken("Four", 5.0, 2)]
-    found = list(regrouped(segments, parse_rules("merge pause=1")))
-    assert [(one.id, one.text, one.start, one.end) for one in found] == [
+    result = list(regrouped(segments, parse_rules("merge pause=1")))
+    assert [(item.id, item.text, item.start, item.end) for item in result] == [
         (0, " One two three.", 0.0, 1.0),
         (1, " Four", 5.0, 5.3),
     ]
@@ -83,10 +83,10 @@ def test_segments_are_joined_across_windows_and_counted_anew() -> None:
 def test_a_translation_is_divided_and_joined_with_its_text() -> None:
     segment = replace(spoken(TEXT), translation="Hallo. Wie geht es dir? Gut, danke.")
     parts = list(regrouped([segment], parse_rules("split pause=0.5")))
-    assert [one.translation for one in parts] == ["Hallo. Wie", "geht es dir?", "Gut, danke."]
+    assert [part.translation for part in parts] == ["Hallo. Wie", "geht es dir?", "Gut, danke."]
     (whole,) = regrouped(parts, parse_rules("merge letters=99"))
     assert whole.translation == segment.translation
-    assert [one.translation for one in regrouped([spoken(TEXT)], parse_rules("split words=3"))] == [
+    assert [part.translation for part in regrouped([spoken(TEXT)], parse_rules("split words=3"))] == [
         None,
         None,
         None,
@@ -137,10 +137,10 @@ def test_no_word_is_lost_or_moved(said: list[list[tuple[str, float, float]]], ru
             now += pause + length
         start, end = (words[0].start, words[-1].end) if words else (now, now)
         segments.append(Segment(number, start, end, "".join(w.word for w in words), "en", words=tuple(words)))
-    found = list(regrouped(segments, parse_rules(rules)))
+    result = list(regrouped(segments, parse_rules(rules)))
     before = [word for segment in segments for word in segment.words or ()]
-    assert [word for segment in found for word in segment.words or ()] == before
-    assert "".join(segment.text for segment in found) == "".join(segment.text for segment in segments)
-    assert [segment.id for segment in found] == list(range(len(found)))
-    assert all(first.end <= second.start + 1e-9 for first, second in pairwise(found))
-    assert all(segment.start <= segment.end for segment in found)
+    assert [word for segment in result for word in segment.words or ()] == before
+    assert "".join(segment.text for segment in result) == "".join(segment.text for segment in segments)
+    assert [segment.id for segment in result] == list(range(len(result)))
+    assert all(first.end <= second.start + 1e-9 for first, second in pairwise(result))
+    assert all(segment.start <= segment.end for segment in result)

@@ -90,7 +90,7 @@ def whole_run(
 
 def exact(segments: list[Segment]) -> list[str]:
     """Everything in segments, the tokens of words too, which their equality leaves out."""
-    return [json.dumps(segment_to_json(one)) for one in segments]
+    return [json.dumps(segment_to_json(segment)) for segment in segments]
 
 
 def some_points(run: Run, n_points: int) -> list[tuple[int, ResumePoint]]:
@@ -142,8 +142,8 @@ def test_points_go_on_to_the_same_text(
     model: Model, samples: Samples, language: str | None, options: TranscribeOptions
 ) -> None:
     run = check_points(model, samples, language, options)
-    found = {segment.language for segment in run.segments}
-    assert found == {"de"} if samples is GERMAN else len(found) > 2
+    result = {segment.language for segment in run.segments}
+    assert result == {"de"} if samples is GERMAN else len(result) > 2
 
 
 @pytest.mark.long
@@ -163,7 +163,7 @@ def test_points_hold_what_waits_for_a_second_model(
     """The second reads alone what is in doubt; some of that is held where a window ends."""
     whole = whole_run(model, samples, language, options)
     second = model.as_second(
-        replace(NEVER, min_avg_logprob=statistics.median(one.avg_logprob for one in whole.segments))
+        replace(NEVER, min_avg_logprob=statistics.median(segment.avg_logprob for segment in whole.segments))
     )
     run = check_points(model, samples, language, options, second)
     drafts = [point.draft for _, point in run.points]
@@ -216,11 +216,11 @@ def test_points_go_on_with_the_same_speakers(
 def test_a_segment_is_the_same_out_of_json(model: Model) -> None:
     segment = next(iter(model.transcribe(CLIPS / "en.flac", language="en", word_timestamps=True)))
     odd = replace(segment, avg_logprob=-math.inf, text="\ud83c \u2028", speaker=None)
-    for one in (segment, odd):
-        read = segment_of_json(json.loads(json.dumps(segment_to_json(one))))
-        assert read == one
-        assert exact([read]) == exact([one])
-        assert [word.tokens for word in read.words or ()] == [word.tokens for word in one.words or ()]
+    for item in (segment, odd):
+        read = segment_of_json(json.loads(json.dumps(segment_to_json(item))))
+        assert read == item
+        assert exact([read]) == exact([item])
+        assert [word.tokens for word in read.words or ()] == [word.tokens for word in item.words or ()]
 
 
 def test_a_point_of_another_mode_is_refused(model: Model) -> None:

@@ -72,7 +72,7 @@ def test_what_is_in_doubt_is_the_second_models() -> None:
     first = FakeBackend(in_order(PAIRS, DOUBTFUL, PAIRS))
     second = FakeBackend(SECOND)
     segments, transcription = run(rustle(13.0), first, second, IMPROBABLE)
-    assert [(one.start, one.end, one.text.strip()) for one in segments] == [
+    assert [(segment.start, segment.end, segment.text.strip()) for segment in segments] == [
         (0, 2, "hello"),
         (2, 5, "world"),
         (5, 6, "world world"),
@@ -81,7 +81,7 @@ def test_what_is_in_doubt_is_the_second_models() -> None:
         (8, 10, "hello"),
         (10, 13, "world"),
     ]
-    assert [one.id for one in segments] == list(range(7))
+    assert [segment.id for segment in segments] == list(range(7))
     assert transcription.second_s == pytest.approx(3.0)
     assert transcription.duration == pytest.approx(13.0)
 
@@ -91,7 +91,7 @@ def test_where_all_is_in_doubt_the_text_is_the_second_models() -> None:
     other = script(at(0), WORLD, WORLD, at(5), at(5))
     alone, _ = run(rustle(100.0), FakeBackend(other), None)
     both, transcription = run(rustle(100.0), FakeBackend(PAIRS), FakeBackend(other), ALWAYS)
-    assert [(one.start, one.text) for one in both] == [(one.start, one.text) for one in alone]
+    assert [(item.start, item.text) for item in both] == [(item.start, item.text) for item in alone]
     assert transcription.second_s == pytest.approx(100.0)
 
 
@@ -102,8 +102,8 @@ def test_a_word_that_is_improbable_is_read_with_its_segment() -> None:
     for limit, text, seconds in ((1.0, [" world world"] * 3, 3.0), (0.9, [" hello"], 0.0)):
         first, second = FakeBackend(in_order(said, Script())), FakeBackend(SECOND)
         segments, transcription = run(rustle(3.0), first, second, replace(NEVER, min_word_prob=limit))
-        assert [one.text for one in segments] == text
-        assert all(one.words is None for one in segments)
+        assert [segment.text for segment in segments] == text
+        assert all(segment.words is None for segment in segments)
         assert transcription.second_s == pytest.approx(seconds)
 
 
@@ -111,7 +111,7 @@ def test_a_part_of_a_recording_keeps_its_times() -> None:
     options = replace(ENGLISH, offset_s=10.0, duration_s=8.0)
     first = FakeBackend(in_order(PAIRS, DOUBTFUL, PAIRS))
     segments, transcription = run(rustle(60.0), first, FakeBackend(SECOND), IMPROBABLE, options)
-    starts = [one.start for one in segments]
+    starts = [segment.start for segment in segments]
     assert starts == [10, 12, 15, 16, 17]
     assert transcription.second_s == pytest.approx(3.0)
 
@@ -133,7 +133,7 @@ def test_an_open_file_is_read_by_both_and_not_copied() -> None:
     file.seek(0)
     first = FakeBackend(in_order(DOUBTFUL, *[PAIRS] * 20))
     segments, _ = run(file, first, FakeBackend(SECOND), IMPROBABLE)
-    assert [one.start for one in segments][:5] == [0, 1, 2, 3, 5]
+    assert [segment.start for segment in segments][:5] == [0, 1, 2, 3, 5]
     assert segments[-1].end == pytest.approx(60.0, abs=2.5)
 
 
@@ -145,7 +145,7 @@ def test_tokens_are_those_of_the_first_models_vocabulary() -> None:
         dims=replace(FAKE_DIMS, n_vocab=51864),
     )
     segments, transcription = run(rustle(3.0), FakeBackend(DOUBTFUL), second, IMPROBABLE)
-    assert [one.text for one in segments] == [" good morning"]
+    assert [segment.text for segment in segments] == [" good morning"]
     assert TOKENIZER.decode(segments[0].tokens) == " good morning"
     assert set(segments[0].tokens) <= set(transcription.collect().token_texts)
 
@@ -157,7 +157,7 @@ def test_a_list_of_languages_is_followed_by_the_first() -> None:
     english = script(at(0), *[HELLO] * 6, at(3), at(3))
     first, second = FakeBackend(in_order(english, english, Script())), FakeBackend(SECOND)
     segments, _ = run(rustle(3.0), first, second, ALWAYS, options)
-    assert {(one.text, one.language) for one in segments} == {(" world world", "en")}
+    assert {(segment.text, segment.language) for segment in segments} == {(" world world", "en")}
 
 
 def test_speech_without_words_is_read_by_the_second() -> None:
@@ -170,7 +170,7 @@ def test_speech_without_words_is_read_by_the_second() -> None:
             DirectRuntime(FakeBackend(Script())), TOKENIZER, replace(ENGLISH, read_again=True), None, other
         )
         transcription = FileTranscription(replace(transcriber, speech_model=Loud()), recording)
-        assert [one.start for one in transcription] == [0.0]
+        assert [item.start for item in transcription] == [0.0]
     assert transcription.unread == ()
 
 
@@ -186,7 +186,7 @@ def test_skipped_speech_that_the_second_does_not_read_is_reported() -> None:
             DirectRuntime(first), TOKENIZER, replace(ENGLISH, read_again=True), None, other
         )
         transcription = FileTranscription(replace(transcriber, speech_model=Loud()), recording)
-        assert [one.text for one in transcription] == [" hello", " world"]
+        assert [item.text for item in transcription] == [" hello", " world"]
     assert second.n_encoded == 0
     assert transcription.unread == (pytest.approx((1.2, 4.8), abs=0.1), pytest.approx((6.7, 8.0), abs=0.1))
 

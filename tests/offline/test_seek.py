@@ -111,7 +111,7 @@ def test_nobody_says_a_sentence_in_a_moment(end: float, is_short: bool) -> None:
 
 
 def texts(samples: Samples, options: TranscribeOptions) -> list[str]:
-    return [one.text for one in read(script(*PAIR), samples, options)]
+    return [item.text for item in read(script(*PAIR), samples, options)]
 
 
 def test_words_that_nobody_said_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -134,10 +134,10 @@ def test_a_word_at_the_very_end_is_heard() -> None:
 def test_speech_that_a_window_s_end_divides_is_read_whole(reads_again: bool, second_s: float) -> None:
     """Half a second of it is in the first window, which writes nothing of it."""
     samples, options = voice(36.0, (0.2, 1.8), (29.5, 33.0)), replace(ENGLISH, read_again=reads_again)
-    found = read(script(at(0), HELLO, at(4)), samples, options)
-    assert [one.start for one in found][:2] == [0.0, pytest.approx(second_s, abs=0.1)]
+    result = read(script(at(0), HELLO, at(4)), samples, options)
+    assert [item.start for item in result][:2] == [0.0, pytest.approx(second_s, abs=0.1)]
 
 
 def test_speech_that_was_written_up_to_the_end_is_not_read_twice() -> None:
-    found = read(script(at(0), HELLO, at(29.8)), voice(36.0, (28.0, 33.0)), ENGLISH)
-    assert [one.start for one in found][:2] == [0.0, 30.0]
+    result = read(script(at(0), HELLO, at(29.8)), voice(36.0, (28.0, 33.0)), ENGLISH)
+    assert [item.start for item in result][:2] == [0.0, 30.0]

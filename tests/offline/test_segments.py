@@ -40,7 +40,7 @@ def times(
 ) -> tuple[list[tuple[float, float]], int, bool]:
     """Spans in a window that begins at 10 s, the frames of it that are done with, and how it ends."""
     cut = cut_window(tokens, TOKENIZER, seek=1000, n_frames=n_frames, keep_open=keep_open)
-    return [(one.start, one.end) for one in cut.segments], cut.seek - 1000, cut.ends_closed
+    return [(segment.start, segment.end) for segment in cut.segments], cut.seek - 1000, cut.ends_closed
 
 
 def test_pairs_cut_and_the_open_rest_is_left_to_the_next_window() -> None:
@@ -63,7 +63,7 @@ def test_the_open_rest_is_kept_where_no_window_follows() -> None:
     tokens = [at(0), A, at(2), at(3), C]
     assert times(tokens, keep_open=True) == ([(10.0, 12.0), (13.0, 40.0)], 3000, False)
     kept = cut_window(tokens, TOKENIZER, seek=0, n_frames=3000, keep_open=True).segments
-    assert [token for one in kept for token in one.tokens] == tokens
+    assert [token for item in kept for token in item.tokens] == tokens
 
 
 def test_audio_of_which_nothing_was_said_is_left_to_a_next_window_always() -> None:
@@ -74,7 +74,7 @@ def test_audio_of_which_nothing_was_said_is_left_to_a_next_window_always() -> No
 def test_no_token_is_lost_or_doubled() -> None:
     tokens = [at(0), A, at(2), at(2), B, at(4), at(4), C, at(5)]
     cut = cut_window(tokens, TOKENIZER, seek=0, n_frames=3000)
-    assert [token for one in cut.segments for token in one.tokens] == tokens
+    assert [token for segment in cut.segments for token in segment.tokens] == tokens
     assert cut.text_tokens(TOKENIZER.eot) == (A, B, C)
 
 
@@ -105,7 +105,7 @@ def word(text: str, start: float, end: float) -> TimedWord:
 
 
 def texts(words: list[TimedWord]) -> list[str]:
-    return [one.word for one in words]
+    return [item.word for item in words]
 
 
 def test_signs_join_their_words() -> None:
@@ -145,20 +145,20 @@ def test_a_batch_of_windows_gives_the_words_of_each() -> None:
     together = align_windows(model, rig.encode(model, mels), windows)
     for index, window in enumerate(windows):
         alone = align_windows(model, rig.encode(model, mels[index : index + 1]), [window])[0]
-        assert [(one.word, one.start, one.end) for one in alone] == [
-            (one.word, one.start, one.end) for one in together[index]
+        assert [(item.word, item.start, item.end) for item in alone] == [
+            (item.word, item.start, item.end) for item in together[index]
         ]
     assert texts(together[0]) == [" some", " words", ",", " said"]
     assert together[1] == []
-    assert all(0 <= one.start <= one.end <= 0.8 for one in together[0])
+    assert all(0 <= item.start <= item.end <= 0.8 for item in together[0])
 
 
-def spoken(*told: tuple[str, float, float]) -> list[TimedWord]:
+def spoken(*reported: tuple[str, float, float]) -> list[TimedWord]:
     """Words that follow each other without gaps from 0 s: text, seconds, probability."""
-    ends = list(accumulate(length for _, length, _ in told))
+    ends = list(accumulate(length for _, length, _ in reported))
     return [
         TimedWord(text, (1,), end - length, end, probability)
-        for (text, length, probability), end in zip(told, ends, strict=True)
+        for (text, length, probability), end in zip(reported, ends, strict=True)
     ]
 
 
@@ -166,10 +166,10 @@ def test_an_improbable_word_begins_where_its_surer_neighbours_and_letters_say() 
     words = spoken((" four", 0.1, 0.9), (" as", 0.1, 0.1), (" ab", 0.6, 0.2), (" sure", 0.4, 0.9))
     placed = interpolate_improbable(words, 0.5)
     assert texts(placed) == texts(words)
-    assert [one.start for one in placed] == pytest.approx([0.0, 0.4, 0.6, 0.8])
-    assert [one.end for one in placed] == pytest.approx([0.4, 0.6, 0.8, 1.2])
+    assert [item.start for item in placed] == pytest.approx([0.0, 0.4, 0.6, 0.8])
+    assert [item.end for item in placed] == pytest.approx([0.4, 0.6, 0.8, 1.2])
     kept = interpolate_improbable(words, 0.1)
-    assert [one.start for one in kept] == pytest.approx([one.start for one in words])
+    assert [item.start for item in kept] == pytest.approx([item.start for item in words])
     assert interpolate_improbable([], 0.5) == []
 
 
@@ -178,7 +178,7 @@ def test_signs_and_the_outer_bounds_of_a_segment_keep_their_times() -> None:
         (" low", 0.1, 0.1), (" low", 0.3, 0.1), (".", 2.0, 0.1), (" so", 0.5, 0.9), (" on", 0.5, 0.1)
     )
     placed = interpolate_improbable(words, 0.5)
-    assert [one.start for one in placed] == pytest.approx([0.0, 0.2, 0.4, 2.4, 2.9])
+    assert [item.start for item in placed] == pytest.approx([0.0, 0.2, 0.4, 2.4, 2.9])
     assert placed[-1].end == pytest.approx(3.4)
 
 
@@ -187,7 +187,7 @@ def test_words_of_one_segment_are_not_drawn_into_another() -> None:
     rules = TranscribeOptions(word_threshold=0.5)
     cut = [Segment(0, 0.0, 0.8, "", "en", (1, 1)), Segment(1, 0.8, 1.6, "", "en", (1, 1))]
     placed = place_words(cut, words, rules, eot=50257)
-    starts = [[one.start for one in segment.words or ()] for segment in placed]
+    starts = [[item.start for item in segment.words or ()] for segment in placed]
     assert starts == [pytest.approx([0.0, 0.4]), pytest.approx([0.8, 1.2])]
 
 
@@ -203,11 +203,11 @@ def test_rules_equal_openai_whispers(
     def compute() -> list[dict[str, Any]]:
         timing = pytest.importorskip("whisper.timing", reason="openai-whisper is not installed")
         segments = [
-            {"seek": 700, "start": one.start, "end": one.end, "tokens": list(one.tokens)} for one in cut
+            {"seek": 700, "start": item.start, "end": item.end, "tokens": list(item.tokens)} for item in cut
         ]
         theirs = [
-            timing.WordTiming(one.word, list(one.tokens), one.start, one.end, one.probability)
-            for one in words
+            timing.WordTiming(item.word, list(item.tokens), item.start, item.end, item.probability)
+            for item in words
         ]
         monkeypatch.setattr(timing, "find_alignment", lambda *_, **__: copy.deepcopy(theirs))
         timing.add_word_timestamps(
@@ -225,7 +225,7 @@ def test_rules_equal_openai_whispers(
     for ours, segment in zip(placed, segments, strict=True):
         assert (ours.start, ours.end) == pytest.approx((segment["start"], segment["end"]))
         assert ours.words is not None
-        assert [one.word for one in ours.words] == [one["word"] for one in segment["words"]]
+        assert [item.word for item in ours.words] == [item["word"] for item in segment["words"]]
         for mine, other in zip(ours.words, segment["words"], strict=True):
             assert (mine.start, mine.end) == pytest.approx((other["start"], other["end"]))
 
@@ -239,7 +239,7 @@ def _random_window(choice: random.Random) -> tuple[list[TimedWord], list[Segment
         length = choice.choice([0.0, 0.1, 0.2, 0.3, 0.3, 0.4, 1.2, 4.0])
         words.append(word(text, now, now + length))
         now += length + choice.choice([0.0, 0.0, 0.0, 2.0])
-    n_tokens = sum(len(one.tokens) for one in words)
+    n_tokens = sum(len(item.tokens) for item in words)
     cut = choice.randint(0, n_tokens)
     middle = now * cut / n_tokens
     return words, [

@@ -91,7 +91,7 @@ class Steps:
 
     def round(self) -> bool:
         """Run a round once the recording waits for a call; return whether there is one."""
-        if not any(one.priority is Priority.FILE for one in self.batcher.requests):
+        if not any(item.priority is Priority.FILE for item in self.batcher.requests):
             request = self.waiting.get(timeout=10)
             if request is None:
                 self.thread.join(10)
@@ -140,7 +140,7 @@ def test_recordings_have_their_share_of_the_time() -> None:
     while goes_on:
         steps.live(lambda: done.append("live"))
         goes_on = steps.round()
-    of_file = [place for place, one in enumerate(done) if one != "live"]
+    of_file = [place for place, item in enumerate(done) if item != "live"]
     assert {after - place for place, after in pairwise(of_file)} == {5}
 
 
@@ -194,7 +194,7 @@ def test_the_last_window_of_a_recording_costs_what_is_left_of_it() -> None:
 
 def transcribe_batch_of(backend: FakeBackend, *recordings: Recording, **chosen: Any) -> list[Any]:
     transcriber = transcriber_for(DirectRuntime(backend), TOKENIZER, options(**chosen), None)
-    return list(transcribe_batch(transcriber, recordings, lambda one: one, batch_size=3, model="fake"))
+    return list(transcribe_batch(transcriber, recordings, lambda item: item, batch_size=3, model="fake"))
 
 
 def test_recordings_that_are_read_together_cost_what_they_cost_alone() -> None:
@@ -207,7 +207,7 @@ def test_recordings_that_are_read_together_cost_what_they_cost_alone() -> None:
     backend, recordings = CountingFrames(), [Recording(rustle(length)) for length in lengths]
     together = transcribe_batch_of(backend, *recordings)
     assert sorted(backend.frames) == sorted(costs)
-    assert [found.text for _, found in together] == [found.text for _, found in alone]
+    assert [result.text for _, result in together] == [result.text for _, result in alone]
 
 
 @pytest.mark.parametrize(

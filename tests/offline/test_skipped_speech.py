@@ -128,19 +128,19 @@ def read(
     backend: FakeBackend, samples: Samples, options: TranscribeOptions
 ) -> tuple[list[Segment], tuple[Span, ...] | None]:
     with Recording(samples) as recording:
-        found = transcribe(backend, TOKENIZER, recording, options, speech_model=Loud())
-        return list(found), found.unread
+        result = transcribe(backend, TOKENIZER, recording, options, speech_model=Loud())
+        return list(result), result.unread
 
 
 @pytest.mark.parametrize("mode", ["seek", "vad"])
 def test_what_a_window_leaves_out_is_read_by_itself(mode: Mode) -> None:
     windows: list[int] = []
     segments, skipped = read(hesitant(windows), rustle(10.2), replace(ENGLISH, mode=mode))
-    assert [len(one.text.split()) for one in segments] == [7, 13]
+    assert [len(item.text.split()) for item in segments] == [7, 13]
     assert sorted(windows)[0] < 1500 < sorted(windows)[-1]
-    starts = [one.start for one in segments]
+    starts = [item.start for item in segments]
     assert starts == sorted(starts)
-    assert [one.id for one in segments] == list(range(len(segments)))
+    assert [item.id for item in segments] == list(range(len(segments)))
     assert segments[-1].end > 9.0
     assert skipped == ()
 
@@ -148,7 +148,7 @@ def test_what_a_window_leaves_out_is_read_by_itself(mode: Mode) -> None:
 def test_without_a_second_reading_the_text_is_that_of_the_window() -> None:
     windows: list[int] = []
     segments, skipped = read(hesitant(windows), rustle(12.0), replace(ENGLISH, read_again=False))
-    assert [len(one.text.split()) for one in segments] == [7]
+    assert [len(item.text.split()) for item in segments] == [7]
     assert set(windows) == {3000}
     assert skipped is None
 
@@ -193,7 +193,7 @@ def test_a_word_faster_than_people_speak_is_read_again_in_parts(mode: Mode, word
 
     options = replace(ENGLISH, mode=mode, word_timestamps=word_timestamps)
     segments, skipped = read(FakeBackend(hear), rustle(10.4), options)
-    assert 15 <= sum(len(one.text.split()) for one in segments) <= 25
+    assert 15 <= sum(len(item.text.split()) for item in segments) <= 25
     assert sum(end - start for start, end in skipped or ()) < 1.5
 
 
@@ -207,7 +207,7 @@ def test_words_that_pile_up_at_one_time_are_read_again() -> None:
 
     options = replace(ENGLISH, word_timestamps=True)
     segments, _ = read(FakeBackend(hear), rustle(10.4), options)
-    assert sum(len(one.text.split()) for one in segments) <= 25
+    assert sum(len(item.text.split()) for item in segments) <= 25
 
 
 @pytest.mark.quick(1)
@@ -243,16 +243,16 @@ def test_words_that_stand_there_already_are_not_written_twice() -> None:
 
 
 def test_a_segment_leaves_the_time_in_which_other_words_were_found() -> None:
-    own = Segment(0, 0.0, 9.0, " two", language="es")
+    owned = Segment(0, 0.0, 9.0, " two", language="es")
     words = [Word(" two", 3.6, 6.0, 0.9)]
     before, after, within = (
-        replace(own, start=start, end=end) for start, end in [(0.5, 3), (6.5, 8), (4, 5)]
+        replace(owned, start=start, end=end) for start, end in [(0.5, 3), (6.5, 8), (4, 5)]
     )
-    assert trimmed(own, words, [before]) == replace(own, start=3.6)
-    assert trimmed(own, words, [after]) == replace(own, end=6.0)
-    assert trimmed(own, words, [before, after]) == replace(own, start=3.6, end=6.0)
-    assert trimmed(own, words, [within]) == own
-    assert trimmed(own, (), [before, after]) == own
+    assert trimmed(owned, words, [before]) == replace(owned, start=3.6)
+    assert trimmed(owned, words, [after]) == replace(owned, end=6.0)
+    assert trimmed(owned, words, [before, after]) == replace(owned, start=3.6, end=6.0)
+    assert trimmed(owned, words, [within]) == owned
+    assert trimmed(owned, (), [before, after]) == owned
 
 
 def test_a_second_reading_is_tried_once() -> None:

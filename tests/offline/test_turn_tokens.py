@@ -20,9 +20,9 @@ OPTIONS = TranscribeOptions(decoding=DecodingOptions(language="en", speaker_turn
 
 def test_segments_are_cut_at_the_token_and_turns_counted() -> None:
     segments, transcription = run(SAID, rustle(8.0), OPTIONS)
-    found = [(segment.text, segment.speaker) for segment in segments]
+    result = [(segment.text, segment.speaker) for segment in segments]
     expected = [(" hello world", "turn 1"), (" hello", "turn 2"), (" world", "turn 2"), (" hello", "turn 3")]
-    assert found == expected
+    assert result == expected
     assert [segment.id for segment in segments] == [0, 1, 2, 3]
     assert {word.speaker for word in segments[0].words or ()} == {"turn 1"}
     assert segments[1].end <= segments[2].start

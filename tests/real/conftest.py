@@ -66,13 +66,13 @@ LONGEST_S = 10.0
 
 def people(data: Path | None, language: str, n_clips: int, *, with_text: bool = False) -> list[Clip]:
     """Short clips that report, of the examples and of the data folder; a skip where there are none."""
-    found = [clip for clip in shown(EXAMPLES) if clip.language == language]
+    result = [clip for clip in shown(EXAMPLES) if clip.language == language]
     if data is not None:
-        found += clips(data, "test", language=language, with_text=with_text)
-    if not found:
+        result += clips(data, "test", language=language, with_text=with_text)
+    if not result:
         pytest.skip(f"no recording of a person who speaks '{language}': the data folder is missing")
     # The demo's clips lie in the data folder too; what is said twice in a row is written once.
-    different = {clip.text or clip.name: clip for clip in found}.values()
+    different = {clip.text or clip.name: clip for clip in result}.values()
     some = spread(list(different), 8 * n_clips)
     short = [clip for clip in some if len(load_audio(clip.file)) <= LONGEST_S * SAMPLE_RATE]
     return (short or some)[:n_clips]

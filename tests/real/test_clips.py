@@ -29,6 +29,10 @@ def test_a_clip_has_openai_whispers_text_words_and_language(
     report = Report()
     compare_clip(Engines(exact_base, openai_model(base, tmp_path)), people(data, "pl", 1)[0], report)
     _, total = list(rows(report))[-1]
-    assert [one for one in report.differences if one.what != "word" and "tie" not in one.reason] == []
+    assert [
+        difference
+        for difference in report.differences
+        if difference.what != "word" and "tie" not in difference.reason
+    ] == []
     assert total.words_within >= WORDS_WITHIN * total.words
     assert total.words > 1

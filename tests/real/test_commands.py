@@ -50,8 +50,8 @@ def recording(name: str) -> str:
 
 
 def segments(document: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(document)["segments"]
-    return found
+    result: list[dict[str, Any]] = json.loads(document)["segments"]
+    return result
 
 
 def letters(text: str) -> str:
@@ -62,7 +62,7 @@ def letters(text: str) -> str:
 def test_a_phrase_is_found_as_often_as_it_is_said_and_where(command: Command) -> None:
     lines = command("find", recording("en"), "your country", "--json").splitlines()
     first, second = (json.loads(line) for line in lines)
-    assert [letters(one["text"]) for one in (first, second)] == ["yourcountry", "yourcountry"]
+    assert [letters(item["text"]) for item in (first, second)] == ["yourcountry", "yourcountry"]
     assert 4.0 < first["start"] < first["end"] < 7.0
     assert 8.5 < second["start"] < second["end"] < 11.0
 
@@ -88,16 +88,18 @@ def test_a_grammar_lets_one_of_its_sentences_be_said(command: Command, tmp_path:
     verbs, ends = '("gefiel" | "erschien" | "half")', '("kalt" | "fair" | "lang")'
     rest = f'"nicht "? ("sinnlos" | "sinnvoll") " und es war ganz gewiss nicht " {ends} "!"'
     grammar.write_text(f'root ::= "Das " {verbs} " mir " {rest}')
-    found = command("transcribe", recording("de"), "-l", "de", "--grammar", str(grammar)).strip()
-    assert found == "Das erschien mir nicht sinnvoll und es war ganz gewiss nicht fair!"  # no comma, as in DE
+    result = command("transcribe", recording("de"), "-l", "de", "--grammar", str(grammar)).strip()
+    assert (
+        result == "Das erschien mir nicht sinnvoll und es war ganz gewiss nicht fair!"
+    )  # no comma, as in DE
 
 
 @pytest.mark.long
 def test_german_comes_with_its_english(command: Command) -> None:
     words = ["-l", "de", "--translate-to", "en", "-f", "json", "-o", "-"]
-    found = segments(command("transcribe", recording("de"), *words))
-    assert letters(DE) == letters("".join(segment["text"] for segment in found))
-    english = " ".join(segment["translation"] for segment in found).lower()
+    result = segments(command("transcribe", recording("de"), *words))
+    assert letters(DE) == letters("".join(segment["text"] for segment in result))
+    english = " ".join(segment["translation"] for segment in result).lower()
     assert "not fair" in english
     assert not set(english.split()) & {"nicht", "war", "gewiss"}
 
@@ -112,11 +114,11 @@ def test_other_ways_to_read_give_every_language_where_it_is_spoken(
     command: Command, how: tuple[str, str]
 ) -> None:
     words = ["-l", "en,de,pt", "-f", "json", "-o", "-", *how]
-    found = segments(command("transcribe", recording("mixed"), *words))
-    assert list(dict.fromkeys(one["language"] for one in found)) == ["en", "de", "pt"]
-    for one in found:
-        start, end = SPANS[one["language"]]
-        assert start - 0.5 <= one["start"] < one["end"] <= end + 0.7
-    text = letters("".join(one["text"] for one in found))
+    result = segments(command("transcribe", recording("mixed"), *words))
+    assert list(dict.fromkeys(item["language"] for item in result)) == ["en", "de", "pt"]
+    for item in result:
+        start, end = SPANS[item["language"]]
+        assert start - 0.5 <= item["start"] < item["end"] <= end + 0.7
+    text = letters("".join(item["text"] for item in result))
     for part in ("artofprinting", "kontaktebeschreiben", "anos"):
         assert part in text

@@ -103,23 +103,23 @@ def beside(model: Model, name: str, languages: list[str]) -> tuple[list[Event], 
     session, translator = model.session(languages), WhisperTranslator(model)
     live = LiveTranslator(translator, N_NEW_WORDS)
     events: list[Event] = []
-    told: list[LiveTranslation] = []
+    reported: list[LiveTranslation] = []
     for at in range(0, len(audio) + SAMPLE_RATE, SAMPLE_RATE):
         piece = audio[at : at + SAMPLE_RATE]
         translator.push(piece)
         new = session.push(piece) if len(piece) else session.close()
         events += new
-        told += [one for event in new for one in live.take(event)]
-    return events, told
+        reported += [item for event in new for item in live.take(event)]
+    return events, reported
 
 
 @pytest.mark.long
 def test_languages_are_followed_and_all_but_english_is_translated(model: Model) -> None:
-    events, told = beside(model, "mixed", ["en", "de", "pt", "es", "fr"])
+    events, reported = beside(model, "mixed", ["en", "de", "pt", "es", "fr"])
     changes = [(event.source, event.target) for event in events if isinstance(event, LanguageChanged)]
     assert changes == [(None, "en"), ("en", "de"), ("de", "pt")]
     finals = {event.utterance: event for event in events if isinstance(event, Final)}
-    whole = {one.utterance: one.text for one in told if one.is_final}
+    whole = {item.utterance: item.text for item in reported if item.is_final}
     assert list(whole) == list(finals)
     assert {final.language for final in finals.values()} == {"en", "de", "pt"}
     words = [word for final in finals.values() for word in final.words]

@@ -46,12 +46,12 @@ Recording: TypeAlias = tuple[str, Samples, str]
 
 @pytest.fixture(scope="module")
 def recordings(data: Path | None) -> dict[str, Recording]:
-    found = {}
+    result = {}
     for language in ("en", "de"):
         chosen = people(data, language, 4, with_text=True)
         samples = np.concatenate([piece for clip in chosen for piece in (load_audio(clip.file), PAUSE)])
-        found[language] = language, samples, " ".join(clip.text or "" for clip in chosen)
-    return found
+        result[language] = language, samples, " ".join(clip.text or "" for clip in chosen)
+    return result
 
 
 def errors(model: Model, spoken: Recording, options: TranscribeOptions) -> int:
@@ -69,7 +69,7 @@ def model(base: Checkpoint) -> Callable[[str], Model]:
 
 @pytest.fixture(scope="module")
 def reference_errors(model: Callable[[str], Model], recordings: dict[str, Recording]) -> dict[str, int]:
-    return {language: errors(model("float32"), one, SEEK) for language, one in recordings.items()}
+    return {language: errors(model("float32"), item, SEEK) for language, item in recordings.items()}
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -89,8 +89,8 @@ def test_a_setting_costs_few_words(
     setting: str,
 ) -> None:
     language, dtype, options = SETTINGS[setting]
-    found = errors(model(dtype), recordings[language], options)
-    assert found <= reference_errors[language] + ALLOWED
+    result = errors(model(dtype), recordings[language], options)
+    assert result <= reference_errors[language] + ALLOWED
 
 
 FORMATS = {"base.pt": "pt", "base-hf": "hf", "ggml-base.bin": "ggml", "base-ct2": "ct2"}
@@ -108,7 +108,7 @@ def test_a_format_keeps_every_weight(half: Checkpoint, tmp_path: Path, name: str
     write_checkpoint(half, tmp_path / name, FORMATS[name], "float16")
     again = open_checkpoint(tmp_path / name)
     kept = {tensor: floats(values) for tensor, values in again.tensors.items()}
-    differing = [one for one, values in half.tensors.items() if not np.array_equal(values, kept[one])]
+    differing = [item for item, values in half.tensors.items() if not np.array_equal(values, kept[item])]
     assert differing == []
     assert again.dims == half.dims
     assert (again.alignment_heads or half.alignment_heads) == half.alignment_heads

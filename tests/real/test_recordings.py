@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.real_weights, pytest.mark.long]
 def test_the_text_of_a_film_begins_where_its_sound_does(base_model: Model) -> None:
     speech = load_audio(EXAMPLES / "en.flac")
     film = stamped_bytes(speech, lambda t: t + 5.0, container="matroska", picture_s=20.0)
-    plain, late = (base_model.transcribe(one, language="en").collect() for one in (speech, film))
+    plain, late = (base_model.transcribe(item, language="en").collect() for item in (speech, film))
     normalize = normalizer_for("en")
     assert normalize(late.text) == normalize(plain.text)  # rounding moves a comma
     assert 4.8 <= late.segments[0].start <= 5.3
@@ -42,8 +42,8 @@ def test_the_text_of_a_film_begins_where_its_sound_does(base_model: Model) -> No
 def test_a_word_behind_a_gap(offset_s: float, base_model: Model, shared_dir: Path) -> None:
     path = shared_dir / "fixtures" / "reports" / "gap-long.mka"
     options = TranscribeOptions(word_timestamps=True, offset_s=offset_s)
-    found = base_model.transcribe(path, language="en", options=options).collect()
-    words = [word for segment in found.segments for word in segment.words or ()]
+    result = base_model.transcribe(path, language="en", options=options).collect()
+    words = [word for segment in result.segments for word in segment.words or ()]
     (start,) = (word.start for word in words if "beautiful" in word.word)
     assert start == pytest.approx(95.8, abs=0.3)
 
@@ -53,12 +53,12 @@ def test_a_word_behind_a_gap(offset_s: float, base_model: Model, shared_dir: Pat
 )
 def test_the_second_sentence(name: str, start_s: float, base_model: Model, shared_dir: Path) -> None:
     path = shared_dir / "fixtures" / "reports" / name
-    found = base_model.transcribe(path, language="en", word_timestamps=True).collect()
-    words = [word for segment in found.segments for word in segment.words or ()]
+    result = base_model.transcribe(path, language="en", word_timestamps=True).collect()
+    words = [word for segment in result.segments for word in segment.words or ()]
     (start,) = (word.start for word in words if word.word.strip().lower() == "produced")
     assert start_s - 0.26 <= start <= start_s + 0.34
-    assert "exhibition" in found.text.lower()
-    assert "printed book" in found.text
+    assert "exhibition" in result.text.lower()
+    assert "printed book" in result.text
     assert np.all(np.diff([word.start for word in words]) >= 0)
 
 
@@ -67,10 +67,12 @@ def test_no_segment_reaches_across_missing_sound(
     name: str, mode: Literal["seek", "vad"], base_model: Model, shared_dir: Path
 ) -> None:
     path = shared_dir / "fixtures" / "reports" / name
-    found = base_model.transcribe(path, language="en", options=TranscribeOptions(mode=mode)).collect()
-    (start,) = (one.start for one in found.segments if one.text.strip().lower().startswith("produced"))
+    result = base_model.transcribe(path, language="en", options=TranscribeOptions(mode=mode)).collect()
+    (start,) = (
+        segment.start for segment in result.segments if segment.text.strip().lower().startswith("produced")
+    )
     assert 18.4 <= start <= 19.0
-    assert all(one.end <= 10.3 or one.start >= 18.4 for one in found.segments)
+    assert all(segment.end <= 10.3 or segment.start >= 18.4 for segment in result.segments)
 
 
 def without_pauses() -> tuple[Samples, list[tuple[str, float]]]:
@@ -79,11 +81,11 @@ def without_pauses() -> tuple[Samples, list[tuple[str, float]]]:
     samples = load_audio(EXAMPLES / "mixed.flac")
     parts, truth, at = [np.zeros(SAMPLE_RATE // 2, np.float32)], [], 0.5
     manifest = (EXAMPLES / "manifest.jsonl").read_text("utf-8").splitlines()
-    for one in next(row for row in map(json.loads, manifest) if row["id"] == "mixed")["language"]:
-        start, end = round(one["start"] * SAMPLE_RATE), round(one["end"] * SAMPLE_RATE)
+    for item in next(row for row in map(json.loads, manifest) if row["id"] == "mixed")["language"]:
+        start, end = round(item["start"] * SAMPLE_RATE), round(item["end"] * SAMPLE_RATE)
         inside = speech_segments(samples[start:end], PIECE_VAD)
         parts.append(samples[start + inside[0].start_sample : start + inside[-1].end_sample])
-        truth.append((one["language"], at))
+        truth.append((item["language"], at))
         at += len(parts[-1]) / SAMPLE_RATE
     return np.concatenate([*parts, np.zeros(SAMPLE_RATE, np.float32)]), truth
 
@@ -92,11 +94,11 @@ def test_languages_without_a_pause_between(base_model: Model) -> None:
     samples, truth = without_pauses()
     pauses = pairwise(speech_segments(samples, PIECE_VAD))
     border_s = [at for _, at in truth[1:]]
-    paused = [(one.end_s, other.start_s) for one, other in pauses if other.start_s - one.end_s > 0.1]
+    paused = [(item.end_s, other.start_s) for item, other in pauses if other.start_s - item.end_s > 0.1]
     assert not all(any(a - 0.2 < at < b + 0.2 for a, b in paused) for at in border_s), "or this shows nothing"
     for listed in (None, ["en", "de", "pt"]):
         segments = list(base_model.transcribe(samples, language=listed))
-        runs = [(code, list(group)) for code, group in groupby(segments, lambda one: one.language)]
+        runs = [(code, list(group)) for code, group in groupby(segments, lambda item: item.language)]
         assert [code for code, _ in runs] == [code for code, _ in truth]
         for (_, run), at in zip(runs[1:], border_s, strict=True):
             assert run[0].start == pytest.approx(at, abs=LONGEST_S / 4)
@@ -128,16 +130,16 @@ def test_music_has_no_words(model: Model, sound: Sound) -> None:
 def test_silence_around_speech_adds_and_takes_nothing(model: Model) -> None:
     alone = text(model, load_audio(CLIP.file))
     assert len(alone.split()) > 15
-    for made in around_speech([CLIP]):
-        assert len(made.samples) > (SILENCE_S + 10) * SAMPLE_RATE
-        found = count_errors(ScoredUtterance(alone, text(model, made.samples), "en")).word
-        assert (found.insertions, found.deletions) == (0, 0), made.name
+    for created in around_speech([CLIP]):
+        assert len(created.samples) > (SILENCE_S + 10) * SAMPLE_RATE
+        result = count_errors(ScoredUtterance(alone, text(model, created.samples), "en")).word
+        assert (result.insertions, result.deletions) == (0, 0), created.name
 
 
 def test_what_is_said_six_times_is_written_six_times(exact_base: Model) -> None:
     """Neither once, as Whisper writes it, nor cut short as a loop."""
     (clip,) = (clip for clip in shown(EXAMPLES) if clip.language == "de")
-    (made,) = repeated([clip])
-    said = exact_base.transcribe(made.samples, language="de", options=SPOKEN).text
-    found = count_errors(ScoredUtterance(made.text, said, "de")).word
-    assert found.deletions + found.insertions + found.substitutions <= 3
+    (created,) = repeated([clip])
+    said = exact_base.transcribe(created.samples, language="de", options=SPOKEN).text
+    result = count_errors(ScoredUtterance(created.text, said, "de")).word
+    assert result.deletions + result.insertions + result.substitutions <= 3

@@ -298,7 +298,7 @@ class FakeRows:
     def select(self, rows: Sequence[int]) -> None:
         check_selected(rows, self.n_rows)
         chosen = [self._rows[row] for row in rows]
-        self._rows = [replace(one, read=list(one.read)) for one in chosen]
+        self._rows = [replace(item, read=list(item.read)) for item in chosen]
 
     def cut(self, row: int, n_tokens: int) -> None:
         read = self._rows[row].read
@@ -326,16 +326,16 @@ class FakeRows:
         logits, attention = [np.zeros((0, dims.n_vocab), np.float32)], []
         for at, (row, new, places) in enumerate(zip(self._rows, tokens, wanted, strict=True)):
             heard = self._backend._heard(row.states, row.n_content, None if spans is None else spans[at])
-            found = np.zeros((len(new), dims.n_vocab), np.float32)
+            result = np.zeros((len(new), dims.n_vocab), np.float32)
             contexts = [row.read + list(new[: i + 1]) for i in range(len(new))]
-            frames = [self._backend._say(heard, *each) for each in zip(contexts, found, strict=True)]
-            logits.append(found[list(places)])
+            frames = [self._backend._say(heard, *each) for each in zip(contexts, result, strict=True)]
+            logits.append(result[list(places)])
             attention.append(_attention(frames, heard.bias, len(capture)))
             if spans is None:
                 row.read += new
         every = np.concatenate(logits)
-        n_frames = [one.shape[2] for one in attention]
-        joined = [np.pad(one, ((0, 0), (0, 0), (0, max(n_frames) - one.shape[2]))) for one in attention]
+        n_frames = [item.shape[2] for item in attention]
+        joined = [np.pad(item, ((0, 0), (0, 0), (0, max(n_frames) - item.shape[2]))) for item in attention]
         logits_of = every if vocabulary is None else every[:, vocabulary]
         return RowsOutput(logits_of, np.concatenate(joined, axis=1), list(map(len, tokens)), n_frames)
 

@@ -43,7 +43,7 @@ class On(Tensor):
 
     @staticmethod
     def __new__(cls, elem: Tensor) -> On:
-        made: On = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        created: On = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
             elem.size(),
             strides=elem.stride(),
@@ -51,8 +51,8 @@ class On(Tensor):
             dtype=elem.dtype,
             device=DEVICE,
         )
-        made.elem = elem
-        return made
+        created.elem = elem
+        return created
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
@@ -136,15 +136,15 @@ class PretendedDevice(TorchDispatchMode):
 
     def run(self, func, args, kwargs):  # type: ignore[no-untyped-def]
         name, site = func._schema.name.split("::")[1], _site()
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        on = [one for one in tensors if isinstance(one, On)]
-        host = [one for one in tensors if not isinstance(one, On) and one.dim() > 0]
+        tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)]
+        on = [tensor for tensor in tensors if isinstance(tensor, On)]
+        host = [tensor for tensor in tensors if not isinstance(tensor, On) and tensor.dim() > 0]
         given = kwargs.get("device")
         to_device = None if given is None else torch.device(given).type == DEVICE.type
         is_copy = name in ("_to_copy", "copy_")
         if on and host and not is_copy:
             raise RuntimeError(
-                f"{name} of tensors on both devices at {site}: {[tuple(one.shape) for one in host]}"
+                f"{name} of tensors on both devices at {site}: {[tuple(tensor.shape) for tensor in host]}"
             )
         stays = bool(on) if to_device is None else to_device
         if name == "copy_":
@@ -155,21 +155,21 @@ class PretendedDevice(TorchDispatchMode):
             self.counts.copies[f"{name} {site}"] += 1
         kwargs = dict(kwargs) | ({"device": torch.device("cpu")} if given is not None else {})
         plain_args, plain_kwargs = tree_map(
-            lambda one: one.elem if isinstance(one, On) else one, (args, kwargs)
+            lambda tensor: tensor.elem if isinstance(tensor, On) else tensor, (args, kwargs)
         )
-        found = func(*plain_args, **plain_kwargs)
+        result = func(*plain_args, **plain_kwargs)
         if not stays:
-            return found
-        kind = _kind(func, found, plain_args, plain_kwargs)
+            return result
+        kind = _kind(func, result, plain_args, plain_kwargs)
         (self.counts.views if kind == "view" else self.counts.operators)[f"{name} {site}"] += 1
         recording: Recorded | None = getattr(self._in_thread, "recording", None)
         if recording is not None:
-            recording.add(func, plain_args, plain_kwargs, found, kind, f"{name} {site}")
+            recording.add(func, plain_args, plain_kwargs, result, kind, f"{name} {site}")
         elif kind == "new":
             self.counts.allocations[f"{name} {site}"] += 1
         if kind == "in place":
             return args[0] if func._schema.returns else None
-        return tree_map(lambda one: On(one) if isinstance(one, Tensor) else one, found)
+        return tree_map(lambda tensor: On(tensor) if isinstance(tensor, Tensor) else tensor, result)
 
     def record(self, function: Callable[[], Sequence[Tensor]]) -> Callable[[], Sequence[Tensor]]:
         """Record the operators of a function, as `runtime.graphs.Record`."""
@@ -208,19 +208,19 @@ def _masks(name: str, args: Sequence[object]) -> bool:
         or not isinstance(args[1], (list, tuple))
     ):
         return False
-    return any(isinstance(one, Tensor) and one.dtype == torch.bool for one in args[1])
+    return any(isinstance(arg, Tensor) and arg.dtype == torch.bool for arg in args[1])
 
 
-def _kind(func: torch._ops.OpOverload, found: object, args: object, kwargs: object) -> str:
+def _kind(func: torch._ops.OpOverload, result: object, args: object, kwargs: object) -> str:
     if func._schema.is_mutable:
         return "in place"
-    if all(one.numel() == 0 for one in tree_leaves(found) if isinstance(one, Tensor)):
+    if all(item.numel() == 0 for item in tree_leaves(result) if isinstance(item, Tensor)):
         return "view"  # nothing is allocated for it
     given = {
-        one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)
+        item.untyped_storage().data_ptr() for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)
     }
-    made = {one.untyped_storage().data_ptr() for one in tree_leaves(found) if isinstance(one, Tensor)}
-    return "view" if made & given else "new"
+    created = {item.untyped_storage().data_ptr() for item in tree_leaves(result) if isinstance(item, Tensor)}
+    return "view" if created & given else "new"
 
 
 @dataclass
@@ -231,18 +231,18 @@ class Recorded:
     names: Counter[str] = field(default_factory=Counter)
 
     def add(  # type: ignore[no-untyped-def]
-        self, func, args: object, kwargs: object, found: object, kind: str, name: str
+        self, func, args: object, kwargs: object, result: object, kind: str, name: str
     ) -> None:
         if kind != "view":
             self.names[name] += 1
-            self.calls.append((func, args, kwargs, found if kind == "new" else None))
+            self.calls.append((func, args, kwargs, result if kind == "new" else None))
 
     def replay(self) -> None:
         with torch.utils._python_dispatch._disable_current_modes():
-            for func, args, kwargs, found in self.calls:
+            for func, args, kwargs, result in self.calls:
                 again = func(*args, **kwargs)  # type: ignore[misc]
-                if found is not None:
-                    for into, value in zip(tree_leaves(found), tree_leaves(again), strict=True):
+                if result is not None:
+                    for into, value in zip(tree_leaves(result), tree_leaves(again), strict=True):
                         if isinstance(into, Tensor):
                             into.copy_(value)
 
@@ -253,19 +253,19 @@ def pretended_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevic
     entered: dict[int, list[torch.no_grad]] = defaultdict(list)
 
     def enter(self: torch.inference_mode) -> None:
-        own = entered[threading.get_ident()]
-        own.append(torch.no_grad())
-        own[-1].__enter__()
+        owned = entered[threading.get_ident()]
+        owned.append(torch.no_grad())
+        owned[-1].__enter__()
 
     def leave(self: torch.inference_mode, *error: object) -> None:
         entered[threading.get_ident()].pop().__exit__(None, None, None)
 
-    made = torch.tensor
+    created = torch.tensor
 
     def tensor(
         data: object, *, device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
-        return made(data, dtype=dtype).to(device or "cpu")  # PyTorch would make it past the mode
+        return created(data, dtype=dtype).to(device or "cpu")  # PyTorch would make it past the mode
 
     monkeypatch.setattr(torch, "tensor", tensor)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", _attention)

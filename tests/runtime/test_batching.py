@@ -107,8 +107,8 @@ def together(
                 shared.count_caller(-1)
 
         with ThreadPoolExecutor(len(opened)) as pool:
-            found = list(pool.map(events_of, range(len(opened))))
-    return found, [sessions[i] for i in range(len(opened))]
+            result = list(pool.map(events_of, range(len(opened))))
+    return result, [sessions[i] for i in range(len(opened))]
 
 
 def speakers() -> list[Speaker]:
@@ -143,22 +143,22 @@ def test_events_in_company_are_those_of_a_session_alone(batching: Batching) -> N
 
 def assert_alike(ours: Sequence[Event], theirs: Sequence[Event]) -> None:
     """Equal but for rounding of probabilities."""
-    for one, other in zip(ours, theirs, strict=True):
-        assert type(one) is type(other)
-        if isinstance(one, Partial | Final) and isinstance(other, Partial | Final):
-            assert (one.text, one.start, one.end, one.language) == (
+    for item, other in zip(ours, theirs, strict=True):
+        assert type(item) is type(other)
+        if isinstance(item, Partial | Final) and isinstance(other, Partial | Final):
+            assert (item.text, item.start, item.end, item.language) == (
                 other.text,
                 other.start,
                 other.end,
                 other.language,
             )
-            for word, same in zip(one.words, other.words, strict=True):
+            for word, same in zip(item.words, other.words, strict=True):
                 assert_same_word(word, same)
 
 
-def assert_same_word(one: Word, other: Word) -> None:
-    assert replace(one, probability=0.0) == replace(other, probability=0.0)
-    assert one.probability == pytest.approx(other.probability, abs=1e-3)
+def assert_same_word(item: Word, other: Word) -> None:
+    assert replace(item, probability=0.0) == replace(other, probability=0.0)
+    assert item.probability == pytest.approx(other.probability, abs=1e-3)
 
 
 def test_a_real_network_says_the_same_in_company() -> None:
@@ -172,15 +172,15 @@ def test_a_real_network_says_the_same_in_company() -> None:
         {"languages": ["en", "de", "es"], "vad": False},
     ]
     voice = [say(spoken("en", 3, seed=i), word_s=0.3 + 0.1 * i) for i in range(len(kinds))]
-    audio = [one + rng.normal(0, 0.02, len(one)).astype(np.float32) for one in voice]
-    pieces = [[one[at : at + 8000] for at in range(0, len(one), 8000)] for one in audio]
+    audio = [item + rng.normal(0, 0.02, len(item)).astype(np.float32) for item in voice]
+    pieces = [[item[at : at + 8000] for at in range(0, len(item), 8000)] for item in audio]
     alone = []
-    for kind, own in zip(kinds, pieces, strict=True):
+    for kind, owned in zip(kinds, pieces, strict=True):
         session = nano.session(**kind)
-        alone.append([event for piece in own for event in session.push(piece)] + session.close())
+        alone.append([event for piece in owned for event in session.push(piece)] + session.close())
     opened = [lambda runtime, kind=kind: nano.session(**kind, runtime=runtime) for kind in kinds]
-    found, _ = together(nano.backend, WIDE, opened, pieces)
-    for ours, theirs in zip(found, alone, strict=True):
+    result, _ = together(nano.backend, WIDE, opened, pieces)
+    for ours, theirs in zip(result, alone, strict=True):
         assert not isinstance(ours, Exception)
         assert_alike(ours, theirs)
 
@@ -213,8 +213,8 @@ def test_what_is_too_much_together_is_done_one_by_one() -> None:
     model = SmallMemory(most=1)
     alone = [speaker.alone(backend()) for speaker in some]
     opened = [partial(speaker.session, model) for speaker in some]
-    found, _ = together(model, WIDE, opened, [speaker.pieces() for speaker in some])
-    assert found == alone
+    result, _ = together(model, WIDE, opened, [speaker.pieces() for speaker in some])
+    assert result == alone
     assert model.n_refused > 5
 
 
@@ -257,15 +257,15 @@ def test_who_fails_harms_nobody_else() -> None:
         return speaker.session(model, Through(current))
 
     opened = [partial(opened_by, speaker) for speaker in some]
-    found, sessions = together(model, WIDE, opened, [speaker.pieces() for speaker in some])
-    assert isinstance(found[1], RuntimeError)
+    result, sessions = together(model, WIDE, opened, [speaker.pieces() for speaker in some])
+    assert isinstance(result[1], RuntimeError)
     for i in (0, 2):
-        assert found[i] == some[i].alone(backend())
+        assert result[i] == some[i].alone(backend())
     model.n_columns = 10_000
     runtimes[some[1].audio.size][0] = direct
-    told = words_of(sessions[1].close())
-    assert told, "the session itself goes on"
-    assert " ".join(told) in " ".join(spoken("en", 12, seed=12))
+    reported = words_of(sessions[1].close())
+    assert reported, "the session itself goes on"
+    assert " ".join(reported) in " ".join(spoken("en", 12, seed=12))
 
 
 def pending(
@@ -326,22 +326,22 @@ def test_no_recording_waits_for_another_to_end(decodes_first: bool) -> None:
     """Other calls and the decoder steps of a recording take turns, however many there are."""
     model = network()
     batcher = CallBatcher(model, clock=lambda: 0.0)
-    one = decoding(model, 1)
-    calls = [one] if decodes_first else []
+    request = decoding(model, 1)
+    calls = [request] if decodes_first else []
     n_others = 0
     for _ in range(80):
-        if not any(isinstance(one.call, RunOnHost) for one in batcher.requests):
+        if not any(isinstance(request.call, RunOnHost) for request in batcher.requests):
             calls.append(pending(model, RunOnHost(list), priority=Priority.FILE))
             n_others += 1
-        if not decodes_first and one not in calls:
-            calls.append(one)
+        if not decodes_first and request not in calls:
+            calls.append(request)
         while calls:
             batcher.submit(calls.pop(0))
         batcher.round()
-        if one.is_done:
+        if request.is_done:
             break
         calls = []
-    assert one.is_done
+    assert request.is_done
     assert n_others > 1
 
 
@@ -353,7 +353,7 @@ def test_recordings_join_and_leave_between_the_steps_of_others(seed: int) -> Non
     rng = random.Random(seed)
     batcher = CallBatcher(model, Batching(files_together=True), clock=lambda: 0.0)
     some = [decoding(model, number, n=rng.choice([1, 1, 2, 3])) for number in range(6)]
-    alone = [one.call.run_alone(model) for one in some if one.call]
+    alone = [item.call.run_alone(model) for item in some if item.call]
     waiting = list(some)
     n_together = 0
     while waiting or batcher.requests:
@@ -362,8 +362,8 @@ def test_recordings_join_and_leave_between_the_steps_of_others(seed: int) -> Non
         batcher.round()
         n_together = max(n_together, len(batcher.requests))
     assert n_together > 1
-    for one, expected in zip(some, alone, strict=True):
-        assert texts(one.result()) == texts(expected)
+    for item, expected in zip(some, alone, strict=True):
+        assert texts(item.result()) == texts(expected)
 
 
 def test_calls_wait_for_the_rows_of_others() -> None:
@@ -374,15 +374,15 @@ def test_calls_wait_for_the_rows_of_others() -> None:
     batcher = CallBatcher(model, clock=lambda: 0.0)
     kinds = [Priority.FILE, Priority.LIVE] * 2
     some = [decoding(model, seed, kind, n=2) for seed, kind in enumerate(kinds, start=11)]
-    found = DetectLanguageCall(Tokenizer.for_model(51865), some[0].call.encoded, ())  # type: ignore[attr-defined]
-    probes = [pending(model, found, priority=kind) for kind in kinds]
+    result = DetectLanguageCall(Tokenizer.for_model(51865), some[0].call.encoded, ())  # type: ignore[attr-defined]
+    probes = [pending(model, result, priority=kind) for kind in kinds]
     too_many = decoding(model, 9, n=4)
-    for one in (*some, *probes, too_many):
-        batcher.submit(one)
+    for probe in (*some, *probes, too_many):
+        batcher.submit(probe)
     run_all(batcher)
-    for one, alone in zip(some, expected, strict=True):
-        assert texts(one.result()) == texts(alone)
-    assert all(len(one.result()) == 2 for one in probes)  # type: ignore[arg-type]
+    for probe, alone in zip(some, expected, strict=True):
+        assert texts(probe.result()) == texts(alone)
+    assert all(len(probe.result()) == 2 for probe in probes)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="4 recordings given, expected at most 3"):
         too_many.result()
 

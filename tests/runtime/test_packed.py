@@ -67,31 +67,31 @@ def same(first: tuple[Floats, Floats], second: tuple[Floats, Floats]) -> bool:
 
 def test_mapped_weights_are_the_packed_ones_and_the_checkpoint_is_not_read(model: Path) -> None:
     checkpoint = open_checkpoint(model)
-    made = outputs(checkpoint)
+    created = outputs(checkpoint)
     assert len(list(packed.list_packed())) == 2
     checkpoint.tensors.tensors = Untouched(checkpoint.tensors)  # type: ignore[attr-defined]
-    assert same(made, outputs(checkpoint))
-    assert same(made, outputs(tiny.checkpoint(DIMS)))  # packed in memory
+    assert same(created, outputs(checkpoint))
+    assert same(created, outputs(tiny.checkpoint(DIMS)))  # packed in memory
 
 
 def test_other_weights_at_the_same_place_are_packed_anew(model: Path) -> None:
     """Also where size and time are the same."""
-    made, before = outputs(open_checkpoint(model)), model.stat()
+    created, before = outputs(open_checkpoint(model)), model.stat()
     changed = tiny.checkpoint(DIMS, seed=1)
     save_openai(changed, model, "float32")
     os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert model.stat().st_size == before.st_size
-    found = outputs(open_checkpoint(model))
-    assert same(found, outputs(changed))
-    assert not same(found, made)
+    result = outputs(open_checkpoint(model))
+    assert same(result, outputs(changed))
+    assert not same(result, created)
     assert len(list(packed.list_packed())) == 2  # those of the weights that are gone were removed
 
 
 def test_an_unfinished_file_is_packed_again(model: Path) -> None:
-    made = outputs(open_checkpoint(model))
+    created = outputs(open_checkpoint(model))
     for file in packed.list_packed():
         os.truncate(file.path, packed.PAGE + file.n_bytes // 2)
-    assert same(made, outputs(open_checkpoint(model)))
+    assert same(created, outputs(open_checkpoint(model)))
     assert len(list(packed.list_packed())) == 2
 
 
@@ -129,5 +129,5 @@ def test_the_layout_of_packed_tables_has_a_number(in_words: bool, expected: str)
         addresses = rows[first:].ctypes.data, bias[first:].ctypes.data, shape, (first, end), at
         pack(*addresses, in_words=in_words)
     n_bytes = packed_size(shape, in_words=in_words)
-    found = packed_layout(), hashlib.sha256(memory[:n_bytes].tobytes()).hexdigest()[:16]
-    assert found == (1, expected)
+    result = packed_layout(), hashlib.sha256(memory[:n_bytes].tobytes()).hexdigest()[:16]
+    assert result == (1, expected)

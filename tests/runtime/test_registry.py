@@ -150,14 +150,14 @@ def test_an_instruction_set_that_is_not_there_is_an_error_of_the_user(
 
 def test_an_instruction_set_of_no_name_is_the_best() -> None:
     kernels = pytest.importorskip("sottovoce_kernels", reason="sottovoce-kernels is not installed")
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", "import sottovoce_kernels as kernels; print(kernels.in_use())"],
         env=os.environ | {kernels.VARIABLE: ""},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.strip() in kernels.built()
+    assert reported.stdout.strip() in kernels.built()
 
 
 WIDE = tiny.dims(n_text_state=LEAST_TEXT_STATE)
@@ -165,9 +165,9 @@ WIDE = tiny.dims(n_text_state=LEAST_TEXT_STATE)
 
 def with_kernels(monkeypatch: pytest.MonkeyPatch, instruction_set: str | None) -> None:
     """Pretend that the package is there with these instructions, or is not."""
-    made = None if instruction_set is None else SimpleNamespace(in_use=lambda: instruction_set)
-    monkeypatch.setitem(sys.modules, "sottovoce_kernels", made)
-    monkeypatch.setitem(sys.modules, "sottovoce_kernels.packed", made)
+    created = None if instruction_set is None else SimpleNamespace(in_use=lambda: instruction_set)
+    monkeypatch.setitem(sys.modules, "sottovoce_kernels", created)
+    monkeypatch.setitem(sys.modules, "sottovoce_kernels.packed", created)
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def nano() -> Checkpoint:
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
-    with pretended_device(monkeypatch) as made:
-        yield made
+    with pretended_device(monkeypatch) as created:
+        yield created
 
 
 def on(device: PretendedDevice, backend: TorchBackend) -> TorchBackend:
@@ -156,7 +156,7 @@ def test_eight_steps_of_a_search_have_a_budget(device: PretendedDevice, n_beams:
         assert sum(counts.operators.values()) <= 1 + n_steps, counts.operators
         assert sum(counts.copies.values()) == 1, counts.copies
         assert sum(counts.reads.values()) == 1, counts.reads
-        n_operators.append([sum(one.names.values()) for one in device.recorded[-2:]])
+        n_operators.append([sum(item.names.values()) for item in device.recorded[-2:]])
     (step, following), *others = n_operators
     assert others == [[step, following]]
     assert step <= 20 * N_LAYERS + 30
@@ -177,11 +177,11 @@ def test_a_recorded_step_computes_what_rows_on_the_processor_compute(device: Pre
             ours.admit(encoded(backend, n))
             theirs.admit(encoded(plain, n))
         wanted = [[len(new) - 1] for new in tokens]
-        found = ours.step(tokens, wanted, capture=backend.alignment_heads)
+        result = ours.step(tokens, wanted, capture=backend.alignment_heads)
         expected = theirs.step(tokens, wanted, capture=plain.alignment_heads)
-        np.testing.assert_allclose(found.logits, expected.logits, atol=1e-4, rtol=0)
-        for one, other in zip(found.attention, expected.attention, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-4, rtol=0)
+        np.testing.assert_allclose(result.logits, expected.logits, atol=1e-4, rtol=0)
+        for item, other in zip(result.attention, expected.attention, strict=True):
+            np.testing.assert_allclose(item, other, atol=1e-4, rtol=0)
         ours.select(order)
         theirs.select(order)
 
@@ -229,7 +229,7 @@ def rows_in_company(data: st.DataObject) -> None:
         room = [min(n, 24 - len(read)) for n, (_, read) in zip(n_new, alone, strict=True)]
         if any(room):
             tokens = [data.draw(st.lists(st.integers(0, 299), min_size=n, max_size=n)) for n in room]
-            found = ours.step(tokens, [[n - 1] if n else [] for n in room])
+            result = ours.step(tokens, [[n - 1] if n else [] for n in room])
             at = 0
             for (window, read), new in zip(alone, tokens, strict=True):
                 read += new
@@ -237,7 +237,7 @@ def rows_in_company(data: st.DataObject) -> None:
                     row = plain.rows()
                     row.admit(windows[window])
                     expected = row.step([read], [[len(read) - 1]]).logits[0]
-                    np.testing.assert_allclose(found.logits[at], expected, atol=1e-4, rtol=0)
+                    np.testing.assert_allclose(result.logits[at], expected, atol=1e-4, rtol=0)
                     at += 1
         if data.draw(st.booleans()):
             row, n = data.draw(st.integers(0, len(alone) - 1)), data.draw(st.integers(0, 2))
@@ -281,10 +281,10 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(device: Preten
     with pytest.raises(OptionError, match=r"^random: expected [\d.]+ MB of device memory \(weights"):
         TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32, most_bytes=needed - 1)
     assert not device.counts.allocations
-    made = TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32, most_bytes=needed)
-    made.rows().admit(encoded(made, 1))
+    created = TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32, most_bytes=needed)
+    created.rows().admit(encoded(created, 1))
     with pytest.raises(OptionError, match="expected at most 1"):
-        made.rows().admit(encoded(made, 2))
+        created.rows().admit(encoded(created, 2))
 
 
 def test_sizes_of_steps() -> None:
@@ -302,7 +302,7 @@ def test_a_file_on_the_device_is_the_processors(
 ) -> None:
     """The host reads once in eight steps, and a few times a window, also with language models."""
     checkpoint = nano()
-    made = [
+    created = [
         Model(
             checkpoint,
             on(device, TorchBackend.from_checkpoint(checkpoint, device=DEVICE, dtype=torch.float32)),
@@ -316,14 +316,14 @@ def test_a_file_on_the_device_is_the_processors(
             "\\data\\\nngram 1=4\nngram 2=1\n\\1-grams:\n-2\t<unk>\n-1\t</s>\n-2\t286\t-0.5\n-3\t456\n"
             "\\2-grams:\n-0.1\t286 456\n\\end\\\n"
         )
-        fusions = [model.fusion(lm=path, hotwords=["a meeting", "zebra"]) for model in made]
+        fusions = [model.fusion(lm=path, hotwords=["a meeting", "zebra"]) for model in created]
     device.counts = Counts()
     ours, theirs = (
         model.transcribe(load_audio(CLIP)[:48000], language="en", beam_size=beam_size, fusion=fusion)
-        for model, fusion in zip(made, fusions, strict=True)
+        for model, fusion in zip(created, fusions, strict=True)
     )
     assert ours.text == theirs.text != ""
-    n_tokens = sum(len(one.tokens) for one in ours.segments)
+    n_tokens = sum(len(segment.tokens) for segment in ours.segments)
     n_reads = sum(n for name, n in device.counts.reads.items() if "runtime/static_rows.py" in name)
     assert n_tokens > 16
     assert n_reads <= -(-n_tokens // 8), device.counts.reads
@@ -354,16 +354,20 @@ def test_a_recorded_encoder_computes_what_the_processor_computes(device: Pretend
     states: list[list[EncoderState | None]] = [[None] * 7, [None] * 7]
     for n_more in (0, 10, 20, 60):
         n_recorded = len(device.recorded)
-        both = [updates(backend, own, n_more) for backend, own in zip((ours, theirs), states, strict=True)]
-        for found, expected in zip(*both, strict=True):
-            assert found.n_computed == expected.n_computed
-            assert found.encoded.cross_kv is not None
+        both = [
+            updates(backend, owned, n_more) for backend, owned in zip((ours, theirs), states, strict=True)
+        ]
+        for result, expected in zip(*both, strict=True):
+            assert result.n_computed == expected.n_computed
+            assert result.encoded.cross_kv is not None
             assert expected.encoded.cross_kv is not None
-            torch.testing.assert_close(found.encoded.states.cpu(), expected.encoded.states, atol=1e-4, rtol=0)
-            for pair, other in zip(found.encoded.cross_kv, expected.encoded.cross_kv, strict=True):
+            torch.testing.assert_close(
+                result.encoded.states.cpu(), expected.encoded.states, atol=1e-4, rtol=0
+            )
+            for pair, other in zip(result.encoded.cross_kv, expected.encoded.cross_kv, strict=True):
                 torch.testing.assert_close(pair[0].cpu(), other[0], atol=1e-4, rtol=0)
                 torch.testing.assert_close(pair[1].cpu(), other[1], atol=1e-4, rtol=0)
-        states = [[one.state for one in results] for results in both]
+        states = [[item.state for item in results] for results in both]
     assert len(device.recorded) == n_recorded  # the last one was replayed alone
     whole = [
         encoded(backend, 3, n_frames).states.cpu() for n_frames in (500, 520) for backend in (ours, theirs)
@@ -390,7 +394,7 @@ def test_an_update_of_the_encoder_has_a_budget(device: PretendedDevice) -> None:
     for n in (1, 16):
         mels = [torch.randn(80, 60).numpy() for _ in range(n)]
         results = backend.encode_incremental([IncrementalWindow(mel, EXACT) for mel in mels])
-        windows = [IncrementalWindow(mel, EXACT, one.state) for mel, one in zip(mels, results, strict=True)]
+        windows = [IncrementalWindow(mel, EXACT, item.state) for mel, item in zip(mels, results, strict=True)]
         backend.encode_incremental(windows)
         device.counts = Counts()
         backend.encode_incremental(windows)
@@ -404,7 +408,7 @@ def windows_of(backend: TorchBackend, n: int) -> list[EncoderOutput]:
     """Live windows of growing audio, of any length."""
     mels = [log_mel(load_audio(CLIP)[: 8000 + 1600 * i], 80) for i in range(n)]
     results = backend.encode_incremental([IncrementalWindow(mel, backend.encoder_mode) for mel in mels])
-    return [one.encoded for one in results]
+    return [result.encoded for result in results]
 
 
 def live(
@@ -422,7 +426,7 @@ def test_live_rows_at_once_are_the_processors(device: PretendedDevice, beam_size
     """Windows of any length, each decoded by AlignAtt in the company of the others; then again with what is
     cached of their prefixes."""
     checkpoint = nano()
-    found = []
+    result = []
     for where in (DEVICE, CPU):
         backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
         if where == DEVICE:
@@ -433,17 +437,17 @@ def test_live_rows_at_once_are_the_processors(device: PretendedDevice, beam_size
         request = AlignAttRequest(prefix, rules, n_recomputed=1, measures_end=True)
         first = decoded(decoder, windows, [request] * n_rows)
         decoded(decoder, windows[::-1], [request] * n_rows)  # leaves what is cached of the first as it is
-        grown = [DecoderPrefix((*prefix.tokens, *one.tokens[:2]), 0, len(one.tokens[:2])) for one in first]
+        grown = [DecoderPrefix((*prefix.tokens, *item.tokens[:2]), 0, len(item.tokens[:2])) for item in first]
         again = decoded(
             decoder,
             windows,
             [
-                replace(request, prefix=new, prefix_cache=one.prefix_cache)
-                for new, one in zip(grown, first, strict=True)
+                replace(request, prefix=new, prefix_cache=item.prefix_cache)
+                for new, item in zip(grown, first, strict=True)
             ],
         )
-        found.append([*first, *again])
-    for ours, theirs in zip(*found, strict=True):
+        result.append([*first, *again])
+    for ours, theirs in zip(*result, strict=True):
         assert (ours.tokens, ours.frames, ours.stop_reason) == (
             theirs.tokens,
             theirs.frames,
@@ -453,12 +457,12 @@ def test_live_rows_at_once_are_the_processors(device: PretendedDevice, beam_size
         assert ours.text_end is not None
         assert theirs.text_end is not None
         assert astuple(ours.text_end) == pytest.approx(astuple(theirs.text_end), abs=1e-4)
-    assert sum(bool(one.tokens) for one in found[0]) > n_rows
+    assert sum(bool(item.tokens) for item in result[0]) > n_rows
 
 
 def test_a_prefix_that_is_cached_but_for_one_token_is_read() -> None:
     checkpoint = nano()
-    found = []
+    result = []
     for is_static in (True, False):
         backend = TorchBackend.from_checkpoint(checkpoint, device=CPU, dtype=torch.float32)
         decoder, prefix = live(
@@ -469,9 +473,9 @@ def test_a_prefix_that_is_cached_but_for_one_token_is_read() -> None:
         (first,) = decoded(decoder, [window], [request])
         (again,) = decoded(decoder, [window], [replace(request, prefix_cache=first.prefix_cache)])
         assert again.tokens == first.tokens != ()
-        found.append(again)
-    assert found[0].tokens == found[1].tokens
-    assert found[0].no_speech_prob == pytest.approx(found[1].no_speech_prob, abs=1e-5)
+        result.append(again)
+    assert result[0].tokens == result[1].tokens
+    assert result[0].no_speech_prob == pytest.approx(result[1].no_speech_prob, abs=1e-5)
 
 
 def test_a_live_update_has_a_budget(device: PretendedDevice) -> None:
@@ -554,17 +558,17 @@ def test_threads_of_live_sessions_are_the_processors(
             return spoken(ours, caller, piece)
 
     with ThreadPoolExecutor(n_threads) as threads:
-        found = list(threads.map(in_thread, pieces))
+        result = list(threads.map(in_thread, pieces))
     shared.close()
     shared.join(10.0)
-    assert found == [spoken(theirs, DirectRuntime(theirs.backend), piece) for piece in pieces]
-    assert sum(map(any, found)) > n_threads // 2
+    assert result == [spoken(theirs, DirectRuntime(theirs.backend), piece) for piece in pieces]
+    assert sum(map(any, result)) > n_threads // 2
 
 
 def test_a_ctc_model_on_the_device_is_the_processors(device: PretendedDevice) -> None:
     checkpoint = nano()
     features = window_features([log_mel(load_audio(CLIP))], 600)
-    found = []
+    result = []
     for where in (DEVICE, CPU):
         backend = TorchBackend.from_checkpoint(checkpoint, device=where, dtype=torch.float32)
         head = Model(checkpoint, on(device, backend) if where == DEVICE else backend).ctc_head
@@ -573,7 +577,7 @@ def test_a_ctc_model_on_the_device_is_the_processors(device: PretendedDevice) ->
         (hypotheses,) = CtcDecoder(head.labels, blank=head.blank, beam_size=8).decode(
             emissions.log_probs, emissions.lengths
         )
-        found.append((emissions.log_probs, [one.text for one in hypotheses]))
-    np.testing.assert_allclose(found[0][0], found[1][0], atol=1e-3, rtol=0)
-    assert found[0][1] == found[1][1]
-    assert found[0][1][0]
+        result.append((emissions.log_probs, [hypothese.text for hypothese in hypotheses]))
+    np.testing.assert_allclose(result[0][0], result[1][0], atol=1e-3, rtol=0)
+    assert result[0][1] == result[1][1]
+    assert result[0][1][0]

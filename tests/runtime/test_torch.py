@@ -67,9 +67,9 @@ def test_logits_may_be_written_to() -> None:
     """Filters write -inf in place, outside of any mode of the backend's."""
     backend = tiny.backend()
     encoded = backend.encode(Features(torch.randn(1, 80, 40).numpy(), (40,)))
-    found = read(backend, encoded, TOKENS, capture=backend.alignment_heads)
-    found.logits[0, 0, :10] = -np.inf
-    found.attention[..., 0] = 0
+    result = read(backend, encoded, TOKENS, capture=backend.alignment_heads)
+    result.logits[0, 0, :10] = -np.inf
+    result.attention[..., 0] = 0
 
 
 @pytest.mark.cuda
@@ -108,10 +108,10 @@ def test_weights_of_frames_follow_their_rows() -> None:
     rows = start(backend, encoded)
     rows.select([3, 1])
     rows.select([1, 0, 1])
-    found = step(rows, TOKENS.expand(3, -1)).logits
+    result = step(rows, TOKENS.expand(3, -1)).logits
     for row, window in enumerate((1, 3, 1)):
         alone = read(backend, encoded.rows([window]), TOKENS).logits
-        torch.testing.assert_close(found[row : row + 1], alone, atol=2e-5, rtol=0)
+        torch.testing.assert_close(result[row : row + 1], alone, atol=2e-5, rtol=0)
 
 
 def test_keys_and_values_of_the_audio_are_never_copied() -> None:
@@ -121,7 +121,7 @@ def test_keys_and_values_of_the_audio_are_never_copied() -> None:
     step(rows, TOKENS.expand(12, -1))
     rows.select([0, 1, 2, 8])
     assert encoded.cross_kv is not None
-    assert all(one.keys_values is encoded.cross_kv for one in rows._recordings)  # type: ignore[attr-defined]
+    assert all(_recording.keys_values is encoded.cross_kv for _recording in rows._recordings)  # type: ignore[attr-defined]
 
 
 def test_a_row_that_left_harms_no_later_one() -> None:
@@ -135,8 +135,8 @@ def test_a_row_that_left_harms_no_later_one() -> None:
     rows.select([0])
     rows.admit(encoded)
     expected = read(backend, encoded, TOKENS[:, :1]).logits[0]
-    found = rows.step([[7], TOKENS[0, :1].tolist()], [[], [0]]).logits
-    np.testing.assert_allclose(found, expected, atol=2e-5, rtol=0)
+    result = rows.step([[7], TOKENS[0, :1].tolist()], [[], [0]]).logits
+    np.testing.assert_allclose(result, expected, atol=2e-5, rtol=0)
 
 
 def test_what_a_growing_window_gives_the_decoder_is_made_of_its_states() -> None:
@@ -145,9 +145,9 @@ def test_what_a_growing_window_gives_the_decoder_is_made_of_its_states() -> None
     mode = EncoderMode(tail_s=0.1, recompute_s=0.1)
     grown = backend.encode_incremental([IncrementalWindow(mel[:, :40], mode)])[0]
     grown = backend.encode_incremental([IncrementalWindow(mel, mode, grown.state)])[0]
-    made = read(backend, TorchEncoderOutput(grown.encoded.states, (30,)), TOKENS).logits
+    created = read(backend, TorchEncoderOutput(grown.encoded.states, (30,)), TOKENS).logits
     assert grown.encoded.cross_kv is not None
-    torch.testing.assert_close(read(backend, grown.encoded, TOKENS).logits, made, atol=2e-5, rtol=0)
+    torch.testing.assert_close(read(backend, grown.encoded, TOKENS).logits, created, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.15), (torch.float16, 0.02)])

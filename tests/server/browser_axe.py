@@ -29,7 +29,7 @@ document.getElementById("late").hidden = false;
 
 def findings(page: Any) -> list[str]:
     """What axe-core finds wrong on a page as it stands, in both schemes."""
-    found: set[str] = set()
+    actual: set[str] = set()
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         page.wait_for_timeout(400)
@@ -37,12 +37,12 @@ def findings(page: Any) -> list[str]:
             page.evaluate(AXE.read_text(encoding="utf-8"))
         result = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
         assert len(result["passes"]) > 5
-        found |= {
-            f"{scheme} {one['id']}: {node['html'][:150]} {node['failureSummary'][:200]}"
-            for one in result["violations"]
-            for node in one["nodes"]
+        actual |= {
+            f"{scheme} {item['id']}: {node['html'][:150]} {node['failureSummary'][:200]}"
+            for item in result["violations"]
+            for node in item["nodes"]
         }
-    return sorted(found)
+    return sorted(actual)
 
 
 def test_the_page_in_all_its_states(server: ServerThread) -> None:

@@ -59,7 +59,7 @@ def view_of(server: ServerThread, query: str = "") -> Iterator[tuple[Any, Any]]:
 
 
 def lines(view: Any) -> list[str]:
-    found: list[str] = view.evaluate(
+    result: list[str] = view.evaluate(
         """() => {
             const box = document.getElementById("lines").getBoundingClientRect();
             const seen = new Map();
@@ -79,7 +79,7 @@ def lines(view: Any) -> list[str]:
             return [...seen.keys()].sort((a, b) => a - b).map((place) => seen.get(place).join(" "));
         }"""
     )
-    return found
+    return result
 
 
 def test_much_text_is_shared_in_messages_that_the_server_takes(fake_server: ServerThread) -> None:
@@ -100,7 +100,7 @@ def test_much_text_is_shared_in_messages_that_the_server_takes(fake_server: Serv
     numbers = []
     for message in messages:
         changes: Any = read_publication(message)[1]
-        numbers += [one["id"] for one in changes["utterances"]]
+        numbers += [change["id"] for change in changes["utterances"]]
     assert numbers == list(range(500))
     assert '"start":0.333,"end":0.667' in messages[0]
 
@@ -164,10 +164,10 @@ def test_ten_readers_in_a_browser_see_a_word_soon() -> None:
         wait_until(lambda: len(page.evaluate("Object.keys(seen)")) >= 10, within_s=60)
         page.wait_for_timeout(500)
         spoken = page.evaluate("seen")
-        found = [reader.evaluate("seen") for reader in readers]
-        shared_by_all = [n for n in list(spoken)[2:9] if all(n in seen for seen in found)]
+        result = [reader.evaluate("seen") for reader in readers]
+        shared_by_all = [n for n in list(spoken)[2:9] if all(n in seen for seen in result)]
         assert len(shared_by_all) >= 5
-        delays = np.array([[seen[n] - spoken[n] for seen in found] for n in shared_by_all])
+        delays = np.array([[seen[n] - spoken[n] for seen in result] for n in shared_by_all])
         print(f"{N_READERS} pages: median {np.median(delays):.0f} ms, worst {delays.max():.0f} ms")
         assert np.median(delays.max(axis=1)) < WITHIN_MS
 
@@ -200,9 +200,9 @@ def test_a_view_has_as_many_lines_as_it_should_and_the_newest(fake_server: Serve
         for n in (1, 2, 3):
             view.keyboard.press(str(n))
             view.wait_for_timeout(100)
-            found = lines(view)
-            assert len(found) == n
-            assert found[-1].endswith("summer.")
+            result = lines(view)
+            assert len(result) == n
+            assert result[-1].endswith("summer.")
         tell(page, now=utterance(2, "And now", unstable={"text": " perhaps", "language": "en"}))
         view.wait_for_selector("#roll .unstable")
         assert lines(view)[-1] == "And now perhaps"
@@ -249,8 +249,8 @@ def test_a_view_shows_the_languages_that_it_should(fake_server: ServerThread) ->
             view.goto(f"{fake_server.url}/captions{query}")
             tell(page, clear=True, utterances=said, names={"A": "Anna"})
             view.wait_for_selector('#state:text-is("live")', state="attached")
-            found = view.locator("#roll p").all()
-            assert [" ".join(p.locator(".line > span").all_inner_texts()) for p in found] == wanted, query
+            result = view.locator("#roll p").all()
+            assert [" ".join(p.locator(".line > span").all_inner_texts()) for p in result] == wanted, query
 
 
 def test_a_view_that_is_asked_for_nonsense_is_as_usual(fake_server: ServerThread) -> None:
@@ -263,11 +263,11 @@ def test_a_view_that_is_asked_for_nonsense_is_as_usual(fake_server: ServerThread
         const { position } = document.documentElement.dataset;
         return [...names.map((name) => style.getPropertyValue(`--${name}`)), position];
     }"""
-    found = []
+    result = []
     for query in ("", nonsense):
         with view_of(fake_server, query) as (view, _):
-            found.append(json.dumps(view.evaluate(look)))
-    assert found[0] == found[1]
+            result.append(json.dumps(view.evaluate(look)))
+    assert result[0] == result[1]
 
 
 def test_text_of_a_session_is_no_markup_and_goes_after_a_while(fake_server: ServerThread) -> None:

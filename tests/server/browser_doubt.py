@@ -28,8 +28,8 @@ class DoubtfulSession(SentencesSession):
 
 def thickness(page: Any, text: str) -> float:
     mark = page.locator("#log mark", has_text=text)
-    found: str = mark.evaluate("(element) => getComputedStyle(element).textDecorationThickness")
-    return float(found.removesuffix("px"))
+    result: str = mark.evaluate("(element) => getComputedStyle(element).textDecorationThickness")
+    return float(result.removesuffix("px"))
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def doubtful() -> Iterator[ServerThread]:
 
 
 def marked(page: Any) -> list[str]:
-    found: list[str] = page.locator("#log mark").all_inner_texts()
-    return found
+    result: list[str] = page.locator("#log mark").all_inner_texts()
+    return result
 
 
 def is_underlined(page: Any) -> bool:
@@ -69,7 +69,7 @@ def test_doubtful_words_are_underlined_until_somebody_corrects_them(doubtful: Se
         assert marked(page) == ["Zeit.", "verano."]
         page.click("#undo")
         assert marked(page) == ["river", "Zeit.", "verano."]
-        words = [word for one in json.loads(downloaded(page, "json"))["segments"] for word in one["words"]]
+        words = [word for item in json.loads(downloaded(page, "json"))["segments"] for word in item["words"]]
         assert [word["word"].strip() for word in words if word.get("doubtful")] == marked(page)
         page.keyboard.press("Control+f")
         page.fill("#find-text", "the river and")

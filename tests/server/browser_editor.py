@@ -210,8 +210,8 @@ def test_languages_are_chips_that_can_change_during_a_session(sentences: ServerT
         page.wait_for_selector('#add-language option[value="de"]', state="attached")
         page.select_option("#add-language", "de")
         page.click('#chips button[aria-label="Remove English"]')
-        wait_until(lambda: [one for one in sent if one["type"] == "configure"][1:] != [])
-        configured = [one["languages"] for one in sent if one["type"] == "configure"]
+        wait_until(lambda: [item for item in sent if item["type"] == "configure"][1:] != [])
+        configured = [item["languages"] for item in sent if item["type"] == "configure"]
         assert configured == [["en", "de"], ["de"]]
         page.click("#toggle")
         state(page, "ended")
@@ -234,7 +234,9 @@ def test_every_format_has_what_stands_on_the_page(sentences: ServerThread) -> No
         ] == wanted
         document = docx.Document(str(saved(page, "docx")))
         assert document.paragraphs[0].style.name == "Title"
-        assert [one.text for one in document.paragraphs if one.style.name == "Normal"] == wanted
+        assert [
+            paragraph.text for paragraph in document.paragraphs if paragraph.style.name == "Normal"
+        ] == wanted
         markdown = downloaded(page, "md").strip().split("\n\n")
         assert markdown[3::2] == ["We \\<walked> & \\*talked\\*.", *SPOKEN[1:]]
         segments = json.loads(downloaded(page, "json"))["segments"]
@@ -571,10 +573,10 @@ def test_corrected_words_keep_their_times_and_new_ones_share_the_rest(sentences:
                 {"word": f" {word}", "start": i, "end": i + 1, "language": "en", "speaker": "A"}
                 for i, word in enumerate(before.split())
             ]
-            found = page.evaluate(RETIMED, [words, after])
-            assert "".join(word["word"] for word in found).strip() == " ".join(after.split())
-            assert "".join(word["word"].strip() for word in found if word in words) == kept
-            times = [time for word in found for time in (word["start"], word["end"])]
+            result = page.evaluate(RETIMED, [words, after])
+            assert "".join(word["word"] for word in result).strip() == " ".join(after.split())
+            assert "".join(word["word"].strip() for word in result if word in words) == kept
+            times = [time for word in result for time in (word["start"], word["end"])]
             assert times == sorted(times)
             assert not times or (times[0] >= 0 and times[-1] <= len(words))
 
@@ -585,10 +587,10 @@ def test_text_without_spaces_is_corrected_letter_by_letter(sentences: ServerThre
         for i, word in enumerate("真っ昼間なのに")
     ]
     with browser(sentences.url) as page:
-        found = page.evaluate(RETIMED, [words, "真っ白間なのに"])
-    assert "".join(word["word"] for word in found) == "真っ白間なのに"
-    assert next(word for word in found if word not in words)["start"] >= 1
-    assert sum(word in words for word in found) >= 5
+        result = page.evaluate(RETIMED, [words, "真っ白間なのに"])
+    assert "".join(word["word"] for word in result) == "真っ白間なのに"
+    assert next(word for word in result if word not in words)["start"] >= 1
+    assert sum(word in words for word in result) >= 5
 
 
 ANNOUNCED = """async () => {

@@ -75,7 +75,7 @@ def browser(url: str = "", *, allowed: tuple[str, ...] = (), **context: Any) -> 
     opened = _chromium.new_context(**{"permissions": granted, "accept_downloads": True, **context})
     faults: list[str] = []
     hosts: list[str] = []
-    opened.on("weberror", lambda found: faults.append(str(found.error)))
+    opened.on("weberror", lambda result: faults.append(str(result.error)))
     try:
         page = opened.new_page()
         page.set_default_timeout(WAIT_MS)
@@ -84,13 +84,13 @@ def browser(url: str = "", *, allowed: tuple[str, ...] = (), **context: Any) -> 
         if url:
             page.goto(url)
         yield page
-        own = page.url.split("/")[2]
-        others = [url for url in hosts if url.split("/")[2] != own]
+        owned = page.url.split("/")[2]
+        others = [url for url in hosts if url.split("/")[2] != owned]
         assert [url for url in others if not url.startswith(("blob:", "data:"))] == []
         assert [fault for fault in faults if not any(word in fault for word in allowed)] == []
     finally:
-        for one in _chromium.contexts:
-            one.close()
+        for item in _chromium.contexts:
+            item.close()
 
 
 def state(page: Any, wanted: str) -> None:
@@ -188,14 +188,16 @@ def test_a_server_that_comes_back_gets_what_it_missed(nano: Model, monkeypatch: 
     )
     away = ("WebSocket", "ERR_CONNECTION_REFUSED")  # the longer, the busier the machine is
     with browser(allowed=away) as page:
-        told: list[str] = []
-        page.on("websocket", lambda socket: socket.on("framereceived", lambda text: told.append(str(text))))
+        reported: list[str] = []
+        page.on(
+            "websocket", lambda socket: socket.on("framereceived", lambda text: reported.append(str(text)))
+        )
         with serving(nano) as first:
             port = int(first.address.split(":")[1])
             page.goto(f"{first.url}{ALL}&speakers=true")
             page.click("#toggle")
             page.wait_for_selector("#log .utterance:nth-child(2)")
-            wait_until(lambda: page.is_visible("#log") and any('"voices"' in text for text in told))
+            wait_until(lambda: page.is_visible("#log") and any('"voices"' in text for text in reported))
         state(page, "reconnecting")
         picture(page, "reconnecting")
         with serving(nano, port=port):
@@ -345,7 +347,7 @@ def height(page: Any) -> int:
 
 
 def lane_colours(page: Any, n: int) -> list[list[str]]:
-    found: list[list[str]] = page.evaluate(
+    result: list[list[str]] = page.evaluate(
         """(n) => {
             const canvas = document.getElementById("timeline");
             const style = getComputedStyle(document.documentElement);
@@ -362,7 +364,7 @@ def lane_colours(page: Any, n: int) -> list[list[str]]:
         }""",
         n,
     )
-    return found
+    return result
 
 
 def test_every_speaker_has_a_lane_and_keeps_the_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,8 +421,8 @@ def test_a_translation_stands_under_what_was_said() -> None:
             assert downloaded(page, "txt").splitlines() == [line for each in both for line in each]
             cues = downloaded(page, "srt").strip().split("\n\n")
             assert [" ".join(cue.split("\n")[2:]) for cue in cues] == [" ".join(each) for each in both]
-            found = json.loads(downloaded(page, "json"))["segments"]
-            assert [one["translation"] for one in found if "translation" in one] == lines
+            result = json.loads(downloaded(page, "json"))["segments"]
+            assert [item["translation"] for item in result if "translation" in item] == lines
 
 
 def luminance(colour: str) -> float:
@@ -432,7 +434,7 @@ def luminance(colour: str) -> float:
 
 def colours_of(page: Any) -> list[str]:
     """Those of 8 languages, 6 speakers, and what is behind them."""
-    found: list[str] = page.evaluate(
+    result: list[str] = page.evaluate(
         """() => {
             const style = getComputedStyle(document.documentElement);
             const names = [...Array(8).keys()].map((i) => `--language-${i}`);
@@ -440,7 +442,7 @@ def colours_of(page: Any) -> list[str]:
             return names.map((name) => style.getPropertyValue(name).trim());
         }"""
     )
-    return found
+    return result
 
 
 def test_colours_are_told_apart_and_read(server: ServerThread) -> None:

@@ -51,9 +51,9 @@ def quiet_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThr
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    made = Gate()
-    yield made
-    made.open()
+    created = Gate()
+    yield created
+    created.open()
 
 
 @pytest.fixture(scope="module")  # while it is open, no other loop runs in its thread
@@ -66,8 +66,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def client(server: ServerThread) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as created:
+        yield created
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -54,8 +54,8 @@ def vanish(client: ClientConnection) -> None:
 
 
 def texts(message: dict[str, Any]) -> list[str]:
-    found = message.get("utterances", [])
-    return ["".join(word["word"] for word in one["words"]).strip() for one in found]
+    result = message.get("utterances", [])
+    return ["".join(word["word"] for word in item["words"]).strip() for item in result]
 
 
 def refused(server: ServerThread, path: str, word: str = "") -> tuple[int, str]:
@@ -103,9 +103,9 @@ def test_ten_readers_see_the_same_text_within_a_third_of_a_second(fake_server: S
         for number in range(40):
             sent_s = time.monotonic()
             say(speaker, captions(utterances=[utterance(number, f"word{number}")]))
-            found = [texts(received(reader)) for reader in readers]
+            result = [texts(received(reader)) for reader in readers]
             delays.append(time.monotonic() - sent_s)
-            assert found == [[f"word{number}"]] * N_READERS
+            assert result == [[f"word{number}"]] * N_READERS
         for reader in readers:
             reader.close()
     assert min(delays) < WITHIN_S, "a busy machine may delay single ones, and no text waits for an interval"
@@ -141,11 +141,11 @@ def test_readers_only_read_and_have_a_number() -> None:
         token = received(speaker)["token"]
         with reading(server, token) as talkative:
             say(talkative, captions(utterances=[utterance(0, "mine")]))
-            told = rest(talkative)
-        assert (talkative.close_code, told[-1]["error"]["code"]) == (1008, "invalid_message")
+            reported = rest(talkative)
+        assert (talkative.close_code, reported[-1]["error"]["code"]) == (1008, "invalid_message")
         wait_until(lambda: server.state.captions.n_readers == 0)
-        with reading(server, token) as one, reading(server, token) as two:
-            assert texts(received(one)) == texts(received(two)) == []
+        with reading(server, token) as item, reading(server, token) as two:
+            assert texts(received(item)) == texts(received(two)) == []
             for path, word in (("/read", f"sottovoce-captions.{token}"), ("", "")):
                 assert refused(server, path, word) == (429, "rate_limit_exceeded")
 
@@ -177,12 +177,12 @@ def test_readers_are_sent_what_is_new_and_the_newest_once() -> None:
         return dict(json.loads(page.text))
 
     all_of_it = {"now": None, "names": {"A": "Anna"}}
-    one, two = utterance(0, "one"), utterance(1, "two")
-    take(**all_of_it, utterances=[one, two])
+    item, two = utterance(0, "one"), utterance(1, "two")
+    take(**all_of_it, utterances=[item, two])
     seen = shared.revision
-    take(**all_of_it, utterances=[one, two])
+    take(**all_of_it, utterances=[item, two])
     assert shared.page(seen) is None
-    take(**all_of_it, utterances=[one, utterance(1, "corrected")])
+    take(**all_of_it, utterances=[item, utterance(1, "corrected")])
     assert texts(new(seen)) == ["corrected"]
     assert set(new(seen)) == {"type", "revision", "utterances"}
     seen = shared.revision
@@ -203,8 +203,8 @@ def test_who_comes_again_takes_the_place_of_a_socket_that_is_not_known_to_be_dea
             resuming(fake_server, ready["resume"]) as newer,
         ):
             received(reader)
-            told = rest(older)
-            assert (older.close_code, told[-1]["error"]["code"]) == (1008, "another_publisher")
+            reported = rest(older)
+            assert (older.close_code, reported[-1]["error"]["code"]) == (1008, "another_publisher")
             say(newer, captions(utterances=[utterance(0, "on")]))
             assert texts(received(reader)) == ["on"]
             say(newer, CLOSE)
@@ -254,10 +254,10 @@ def test_what_is_no_caption_is_refused_in_one_line(
 ) -> None:
     with publishing(fake_server) as speaker:
         say(speaker, message)
-        told = rest(speaker)[-1]["error"]["message"]
+        reported = rest(speaker)[-1]["error"]["message"]
     assert speaker.close_code == 1008
-    assert "expected" in told
-    assert "\n" not in told
+    assert "expected" in reported
+    assert "\n" not in reported
 
 
 def test_captions_of_a_session_have_a_length(

@@ -131,9 +131,9 @@ def test_slices_sound_as_the_whole() -> None:
     data = np.random.default_rng(0).integers(-20_000, 20_000, 150_001).astype("<i2").tobytes() + b"\0"
     whole, sliced = PcmReader("s16le", 44_100), PcmReader("s16le", 44_100)
     expected = np.concatenate((whole.read(data), whole.flush()))
-    found = np.concatenate([*map(sliced.read, slices_of(data)), sliced.flush()])
+    result = np.concatenate([*map(sliced.read, slices_of(data)), sliced.flush()])
     assert len(list(slices_of(data))) == 5
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
 LISTEN = "/v1/listen?encoding=linear16"

@@ -38,9 +38,9 @@ def started(*words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[
     assert process.stderr is not None
     try:
         for line in process.stderr:
-            found = re.fullmatch(r"listening on (\S+)\n", line)
-            if found:
-                yield process, found[1]
+            result = re.fullmatch(r"listening on (\S+)\n", line)
+            if result:
+                yield process, result[1]
                 break
         else:
             raise AssertionError("it never listened")
@@ -110,7 +110,7 @@ def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--also-model", "whisper-1="], "NAME=MODEL"),
         (["--tls", "nowhere.pem", "key.pem"], "'nowhere.pem' and 'key.pem'"),
@@ -121,8 +121,10 @@ def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) ->
         (["--allow-origin", "example.org"], "https://example.org"),
     ],
 )
-def test_wrong_options_are_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert told in refused(capsys, "-m", "nano", *words)
+def test_wrong_options_are_one_line(
+    words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reported in refused(capsys, "-m", "nano", *words)
 
 
 def options_of(words: list[str]) -> dict[str, Any]:
@@ -143,8 +145,8 @@ def test_typed_options_win_over_the_environment_and_that_over_the_file(
     )
     monkeypatch.setenv("SOTTOVOCE_SERVE_PORT", "4")
     monkeypatch.setenv("SOTTOVOCE_SERVE_MAX_SESSIONS", "5")
-    found = options_of(["--config", str(file), "--max-sessions", "6"])
-    settings = settings_of(found, ["nano"])
+    result = options_of(["--config", str(file), "--max-sessions", "6"])
+    settings = settings_of(result, ["nano"])
     assert settings.limits.sessions == 6
     assert settings.listening.port == 4
     assert settings.limits.requests == 3
@@ -152,7 +154,7 @@ def test_typed_options_win_over_the_environment_and_that_over_the_file(
     assert settings.models.aliases == {"whisper-1": "nano"}
     assert (settings.listening.certificate, settings.listening.key) == ("a.pem", "b.pem")
     assert settings.limits.upload_bytes == 100e6
-    assert found["model"] == "nano"
+    assert result["model"] == "nano"
 
 
 @pytest.mark.parametrize("text", ["prot = 1", "[limits]\na = 1", "port = ", "port = 99999", "[port]\na = 1"])
@@ -206,10 +208,10 @@ def test_variables_that_name_nothing_are_said(
 def test_a_model_of_a_path_is_called_by_its_last_part(tmp_path: Path) -> None:
     file = tmp_path / "ggml-base.bin"
     file.touch()
-    found = model_paths(
+    result = model_paths(
         {"model": str(file), "also_model": ("whisper-1=nano",), "second_model": None, "device": "cpu"}
     )
-    assert found == {"ggml-base.bin": str(file), "nano": "nano"}
+    assert result == {"ggml-base.bin": str(file), "nano": "nano"}
 
 
 def test_on_all_addresses_without_a_key_it_warns(

@@ -271,12 +271,12 @@ def test_an_upgrade_that_is_not_taken_leaves_the_connection_to_requests() -> Non
     half = b"connection: upgrade\r\nconnection: keep-alive\r\nupgrade: websocket\r\n"
     with (
         answering(app, ServerLimits()) as (_, address),
-        socket.create_connection(address, timeout=10) as made,
+        socket.create_connection(address, timeout=10) as created,
     ):
         for _ in range(2):
-            made.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n" + half + b"\r\n")
+            created.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n" + half + b"\r\n")
             answer = b""
-            while b"an answer" not in answer and (piece := made.recv(1_000)):
+            while b"an answer" not in answer and (piece := created.recv(1_000)):
                 answer += piece
             assert answer.endswith(b"an answer")
 

@@ -69,7 +69,7 @@ def test_a_document_is_that_of_the_command(
 def test_word_has_the_title_and_every_paragraph(server: ServerThread) -> None:
     answer = converted(server, title="Meeting at 10.30", format="docx", more=1)
     assert answer.headers["x-ignored-parameters"] == "more"
-    texts = [one.text for one in docx.Document(io.BytesIO(answer.content)).paragraphs]
+    texts = [paragraph.text for paragraph in docx.Document(io.BytesIO(answer.content)).paragraphs]
     assert texts[0] == "Meeting at 10.30"
     assert {"Good morning, everybody.", "Guten Morgen."} < set(texts)
 

@@ -87,10 +87,10 @@ def test_examples_of_clients_run(server: ServerThread, block: str, tmp_path: Pat
 
 
 def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
-    found = re.search(r"```toml\n([^[].*?)```", SERVING, re.DOTALL)
-    assert found
+    result = re.search(r"```toml\n([^[].*?)```", SERVING, re.DOTALL)
+    assert result
     file = tmp_path / "serve.toml"
-    file.write_text(found[1], encoding="utf-8")
+    file.write_text(result[1], encoding="utf-8")
     given = options_of(["--config", str(file)])
     assert (given["port"], given["max_sessions"], given["unload_after"]) == (8080, 4, 1800.0)
     assert given["also_model"] == ("gpt-4o-transcribe=large-v3-turbo",)

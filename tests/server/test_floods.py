@@ -65,11 +65,11 @@ def flood(client: socket.socket, data: bytes) -> int:
 
 def rest(client: socket.socket) -> bytes:
     """What a server says until it ends the connection."""
-    found = b""
+    result = b""
     with suppress(OSError):
         while piece := client.recv(65_536):
-            found += piece
-    return found
+            result += piece
+    return result
 
 
 def slowest_health(server: ServerThread, is_over: Callable[[], bool]) -> float:
@@ -154,7 +154,7 @@ def test_floods_write_few_lines_in_the_log(locked: ServerThread, caplog: pytest.
         with opened(locked, b"no request\r\n\r\n") as client:
             assert rest(client).startswith(b"HTTP/1.1 400")
     wait_until(lambda: locked.services.n_sessions == 0)
-    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) <= 2
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 2
     assert len(caplog.records) < 20
 
 
@@ -198,17 +198,17 @@ def utterances(n: int, size: int) -> list[Any]:
 def test_readers_get_captions_page_by_page_and_share_the_pages() -> None:
     shared = SharedCaptions()
     shared.apply({"utterances": utterances(500, 1_000), "names": {"A": "Anna"}})
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
     names, seen, n_pages = None, -1, 0
     while (page := shared.page(seen)) is not None:
         assert shared.page(seen) is page, "serialised once for all readers"
         assert len(page.text) < 50_000
         message = json.loads(page.text)
-        found |= {one["id"]: one for one in message.get("utterances", [])}
+        result |= {item["id"]: item for item in message.get("utterances", [])}
         names, seen, n_pages = message.get("names", names), page.revision, n_pages + 1
         if n_pages == 3:  # what was read and what was not read yet change meanwhile
             shared.apply({"utterances": EMPTY})
-    assert found == {one["id"]: one for one in utterances(500, 1_000) + EMPTY}
+    assert result == {item["id"]: item for item in utterances(500, 1_000) + EMPTY}
     assert names == {"A": "Anna"}
     assert n_pages > 10
 
@@ -231,9 +231,9 @@ def test_readers_that_do_not_read_hold_little_and_are_dropped(monkeypatch: pytes
     page_of = SharedCaptions.page
 
     def counting(shared: SharedCaptions, revision: int) -> Page | None:
-        found = page_of(shared, revision)
-        counted.append(0 if found is None else len(found.text))
-        return found
+        result = page_of(shared, revision)
+        counted.append(0 if result is None else len(result.text))
+        return result
 
     monkeypatch.setattr(SharedCaptions, "page", counting)
     with (
@@ -247,10 +247,10 @@ def test_readers_that_do_not_read_hold_little_and_are_dropped(monkeypatch: pytes
         offer = f"sec-websocket-protocol: sottovoce, sottovoce-captions.{token}\r\n"
         host, port = server.address.split(":")
         for _ in range(3):
-            made = held.enter_context(socket.socket())
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            made.connect((host, int(port)))
-            made.sendall(head("/v1/captions/read", UPGRADE, offer))
+            created = held.enter_context(socket.socket())
+            created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            created.connect((host, int(port)))
+            created.sendall(head("/v1/captions/read", UPGRADE, offer))
         wait_until(lambda: shared.n_readers == 3)
         wait_until(lambda: shared.n_readers == 0)
         n_sent = sum(counted)
@@ -327,13 +327,13 @@ def half_open(address: str) -> list[socket.socket]:
         b"\x16\x03\x01\x02\x00",
         b"\x00" * 100_000,
     )
-    made = []
+    created = []
     for beginning in beginnings:
         connection = socket.create_connection((host, int(port)))
         with suppress(OSError):
             connection.sendall(beginning)
-        made.append(connection)
-    return made
+        created.append(connection)
+    return created
 
 
 def test_nobody_else_is_harmed(fake_server: ServerThread) -> None:

@@ -65,41 +65,41 @@ def check(messages: list[dict[str, Any]], *, eager: bool) -> None:
         assert 0.0 <= turn["end_of_turn_confidence"] <= 1.0
         assert turn["audio_window_start"] <= turn["audio_window_end"]
         assert [word["word"] for word in turn["words"]] == turn["transcript"].split()
-    for one, after in pairwise(turns):
-        assert one["audio_window_end"] <= after["audio_window_end"]
+    for item, after in pairwise(turns):
+        assert item["audio_window_end"] <= after["audio_window_end"]
 
 
 def turns_of_client(server: ServerThread, audio: bytes, **options: object) -> list[dict[str, Any]]:
     """What Deepgram's client is told, held against the rules of turns."""
     messages = heard_by_client(server, audio, version="v2", eager_eot_threshold=0.5, **options)
-    found = [message.model_dump(exclude_none=True) for message in messages]
-    check(found, eager=True)
-    return found
+    result = [message.model_dump(exclude_none=True) for message in messages]
+    check(result, eager=True)
+    return result
 
 
 def test_their_client_hears_turns(server: ServerThread) -> None:
     english = pcm_of(CLIPS / "en.flac")
     audio = SECOND + english + 2 * SECOND + english + 2 * SECOND
-    found = turns_of_client(server, audio, model="flux-general-en", eot_threshold=0.8)
-    assert found[0]["type"] == "Connected"
-    ends = [one for one in found if one.get("event") == "EndOfTurn"]
+    result = turns_of_client(server, audio, model="flux-general-en", eot_threshold=0.8)
+    assert result[0]["type"] == "Connected"
+    ends = [item for item in result if item.get("event") == "EndOfTurn"]
     assert len(ends) == 2
-    assert all("garden" in one["transcript"].lower() for one in ends)
-    assert {one["trigger"] for one in ends} == {"model"}
-    assert all(one["end_of_turn_confidence"] >= 0.8 for one in ends)
+    assert all("garden" in item["transcript"].lower() for item in ends)
+    assert {item["trigger"] for item in ends} == {"model"}
+    assert all(item["end_of_turn_confidence"] >= 0.8 for item in ends)
     assert ends[0]["words"][0]["start"] >= 0.9
-    starts = [one for one in found if one.get("event") == "StartOfTurn"]
-    assert all(one["transcript"] for one in starts)
+    starts = [item for item in result if item.get("event") == "StartOfTurn"]
+    assert all(item["transcript"] for item in starts)
 
 
 def test_a_short_pause_is_an_eager_end_and_resumed(server: ServerThread) -> None:
     english = pcm_of(CLIPS / "en.flac")
     audio = SECOND + english + SECOND + english + 3 * SECOND
-    found = turns_of_client(server, audio, model="flux-general-multi", eot_threshold=0.99)
-    events = [one["event"] for one in found if one["type"] == "TurnInfo" and one["event"] != "Update"]
+    result = turns_of_client(server, audio, model="flux-general-multi", eot_threshold=0.99)
+    events = [item["event"] for item in result if item["type"] == "TurnInfo" and item["event"] != "Update"]
     assert events[:4] == ["StartOfTurn", "EagerEndOfTurn", "TurnResumed", "EagerEndOfTurn"]
     assert events.count("EndOfTurn") == 1
-    (end,) = [one for one in found if one.get("event") == "EndOfTurn"]
+    (end,) = [item for item in result if item.get("event") == "EndOfTurn"]
     assert end["transcript"].lower().count("garden") == 2
     assert end["languages"] == ["en"]
 
@@ -109,12 +109,12 @@ def word(text: str, start: float, end: float) -> Word:
 
 
 def partial(*words: Word) -> Partial:
-    text = "".join(one.word for one in words)
+    text = "".join(item.word for item in words)
     return Partial(words[0].start, words[-1].end, text, "en", words, words[-1].end)
 
 
 def final(*words: Word) -> Final:
-    text = "".join(one.word for one in words).strip()
+    text = "".join(item.word for item in words).strip()
     return Final(words[0].start, words[-1].end, text, "en", words, words[-1].end)
 
 
@@ -157,11 +157,11 @@ class Talk:
 
     @property
     def events(self) -> list[str]:
-        return [one["event"] for one in self.told if one["event"] != "Update"]
+        return [item["event"] for item in self.told if item["event"] != "Update"]
 
     @property
     def ends(self) -> list[dict[str, Any]]:
-        return [one for one in self.told if one["event"] == "EndOfTurn"]
+        return [item for item in self.told if item["event"] == "EndOfTurn"]
 
 
 def test_a_pause_that_is_long_enough_ends_a_turn() -> None:
@@ -213,10 +213,10 @@ def test_a_turn_has_an_end_whatever_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         talk.pass_time(0.1, final(*talk._said))
         talk._said = []
     check(talk.told, eager=False)
-    assert {one["trigger"] for one in talk.ends} == {"length"}
-    said = " ".join(one["transcript"] for one in talk.ends).split()
+    assert {end["trigger"] for end in talk.ends} == {"length"}
+    said = " ".join(end["transcript"] for end in talk.ends).split()
     assert said == [f"{a}{i}" for i in range(30) for a in "ab"]
-    assert max(len(one["words"]) for one in talk.told) <= 12
+    assert max(len(end["words"]) for end in talk.told) <= 12
 
 
 STEPS = st.lists(
@@ -242,7 +242,7 @@ def test_whatever_is_said_the_rules_of_turns_hold_and_no_word_is_lost(
         talk.rest(pause_s)
     talk.told += list(talk.turns.force([], talk.now_s))
     check(talk.told, eager=eager is not None)
-    assert " ".join(one["transcript"] for one in talk.ends if one["transcript"]).split() == said
+    assert " ".join(end["transcript"] for end in talk.ends if end["transcript"]).split() == said
 
 
 def test_a_threshold_is_a_pause_and_back() -> None:
@@ -276,8 +276,8 @@ def test_force_ends_a_turn(fake_server: ServerThread) -> None:
     heard, _ = exchanged(fake_server, ADDRESS, force, SECOND, force, force, SECOND, CLOSE)
     check(heard, eager=False)
     ends = [message for message in heard if message.get("event") == "EndOfTurn"]
-    found = [(end["transcript"], end["trigger"], end["turn_index"]) for end in ends]
-    assert found == [("word", "manual", 0), ("word", "manual", 1)]
+    result = [(end["transcript"], end["trigger"], end["turn_index"]) for end in ends]
+    assert result == [("word", "manual", 0), ("word", "manual", 1)]
 
 
 @pytest.mark.parametrize("message", ["no JSON", "{}", '{"type": "Finalize"}', "[]"])
@@ -290,7 +290,7 @@ def test_a_message_that_is_none_ends_the_stream_with_an_error(
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "reported"),
     [
         ("", "model"),
         ("model=other-model", "other-model"),
@@ -302,10 +302,10 @@ def test_a_message_that_is_none_ends_the_stream_with_an_error(
         ("model=flux-general-en&encoding=linear16&redact=pci", "redact"),
     ],
 )
-def test_what_cannot_be_refuses_the_handshake(fake_server: ServerThread, query: str, told: str) -> None:
+def test_what_cannot_be_refuses_the_handshake(fake_server: ServerThread, query: str, reported: str) -> None:
     answer = refusal(fake_server, f"/v2/listen?{query}")
     assert answer.status_code in (400, 404)
-    assert told in json.loads(answer.body)["err_msg"]
+    assert reported in json.loads(answer.body)["err_msg"]
 
 
 def read(query: str) -> FluxParams:

@@ -162,7 +162,11 @@ def test_phrases_are_prepared_once_and_off_the_threads_of_the_model() -> None:
         for phrase in ("garden", "garden", "gate", "garden"):
             assert post(server, **{"keywords[]": [phrase]}).status_code == 200
     assert len(model.fusion_threads) == 2
-    assert not [one for one in model.fusion_threads if one.startswith((THREAD_NAME, "sottovoce-server"))]
+    assert not [
+        fusion_thread
+        for fusion_thread in model.fusion_threads
+        if fusion_thread.startswith((THREAD_NAME, "sottovoce-server"))
+    ]
 
 
 def test_a_known_speaker_may_have_half_a_minute(

@@ -207,8 +207,8 @@ def test_a_wrong_key_is_refused_before_the_socket_opens_as_its_api_does(
         posted = httpx.post(f"{server.url}/v1/listen", content=b"a")
         assert (posted.status_code, posted.json()["err_code"]) == (401, "INVALID_AUTH")
         assert set(posted.json()) == {"err_code", "err_msg", "request_id"}
-    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert told == []  # a stranger is no fault of ours
+    reported = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert reported == []  # a stranger is no fault of ours
 
 
 def test_the_client_of_openai_knows_a_full_server_by_its_status() -> None:
@@ -232,12 +232,12 @@ def test_a_socket_that_is_asked_for_without_an_upgrade_says_so_in_the_error_of_i
 ) -> None:
     for path in ("/v1/live", "/v1/realtime", "/v1/captions", "/v1/listen", "/v2/listen"):
         answer = httpx.get(f"{fake_server.url}{path}")
-        found = answer.json()
+        result = answer.json()
         is_deepgrams = path.endswith("listen")
         code, message = (
-            (found["err_code"], found["err_msg"])
+            (result["err_code"], result["err_msg"])
             if is_deepgrams
-            else (found["error"]["code"], found["error"]["message"])
+            else (result["error"]["code"], result["error"]["message"])
         )
         assert (answer.status_code, code) == (426, "upgrade_required")
         assert message == f"{path}: expected a WebSocket"
@@ -311,5 +311,5 @@ def test_other_machines_get_an_address_where_they_are_answered() -> None:
     assert Listening("10.0.0.5").url_elsewhere(8000) == "http://10.0.0.5:8000"
     assert Listening("fd00::5").url_elsewhere(80) == "http://[fd00::5]:80"
     assert Listening("10.0.0.5", certificate="a.pem", key="b.pem").url_elsewhere(8000) is None
-    found = Listening("0.0.0.0").url_elsewhere(8000)
-    assert found is None or ip_address(found.removeprefix("http://").partition(":")[0]).version == 4
+    result = Listening("0.0.0.0").url_elsewhere(8000)
+    assert result is None or ip_address(result.removeprefix("http://").partition(":")[0]).version == 4

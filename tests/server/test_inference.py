@@ -107,12 +107,12 @@ def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
         Segment(i, float(i), i + 1.0, f" {i}", "en", speaker=name)
         for i, name in enumerate(("turn 1", "turn 1", "turn 2"))
     ]
-    assert [one.text for one in with_turn_marks(segments)] == [" 0", " 1 [SPEAKER_TURN]", " 2"]
-    assert {one.speaker for one in with_turn_marks(segments)} == {None}
+    assert [item.text for item in with_turn_marks(segments)] == [" 0", " 1 [SPEAKER_TURN]", " 2"]
+    assert {item.speaker for item in with_turn_marks(segments)} == {None}
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reported"),
     [
         ({"diarize": "true", "tinydiarize": "true"}, "speaker_turns"),
         ({"diarize": "maybe"}, "diarize"),
@@ -132,11 +132,11 @@ def test_turns_of_tinydiarize_are_signs_in_the_text() -> None:
     ],
 )
 def test_errors_are_one_line(
-    two_models: ServerThread, english: Path, fields: dict[str, str], told: str
+    two_models: ServerThread, english: Path, fields: dict[str, str], reported: str
 ) -> None:
     answer = asked(two_models, english, **fields)
     assert answer.status_code == 400
-    assert told in answer.json()["error"]
+    assert reported in answer.json()["error"]
 
 
 def options(**fields: str) -> TranscribeOptions:
@@ -153,9 +153,9 @@ def test_what_is_off_or_without_effect_changes_nothing() -> None:
 
 
 def test_their_search_is_done() -> None:
-    found = options(beam_size="2", best_of="3", audio_ctx="750", max_context="0", entropy_thold="2.4")
-    assert (found.decoding.beam_size, found.audio_ctx, found.max_context) == (2, 750, 0)
-    assert (found.fallback.best_of, found.fallback.entropy_threshold) == (3, 2.4)
+    result = options(beam_size="2", best_of="3", audio_ctx="750", max_context="0", entropy_thold="2.4")
+    assert (result.decoding.beam_size, result.audio_ctx, result.max_context) == (2, 750, 0)
+    assert (result.fallback.best_of, result.fallback.entropy_threshold) == (3, 2.4)
     assert options(suppress_nst="false").decoding.suppress_tokens == SPECIALS_ALONE
     assert options(suppress_non_speech="0").decoding.suppress_tokens == SPECIALS_ALONE
     for n_vocab in (51_864, 51_865):  # whatever else is never written stays so
@@ -232,7 +232,7 @@ def test_segments_of_a_length(server: ServerThread, english: Path) -> None:
     assert [segment["id"] for segment in segments] == list(range(len(lines)))
     assert [segment["text"] for segment in segments] == lines
     assert all(segment["words"] for segment in segments)
-    ends = [one for segment in segments for one in (segment["start"], segment["end"])]
+    ends = [item for segment in segments for item in (segment["start"], segment["end"])]
     assert ends == sorted(ends)
 
 

@@ -53,10 +53,10 @@ def test_every_utterance_is_translated_before_the_end(translated: tuple[ServerTh
     assert messages[-1]["type"] == "closed"
     finals = [message for message in messages if message["type"] == "final"]
     whole = [message for message in translations(messages) if message["final"]]
-    assert [one["text"] for one in whole] == ["WORD WORD WORD WORD"] * 2
-    assert [one["utterance"] for one in whole] == [final["utterance"] for final in finals]
-    assert [(one["start"], one["end"]) for one in whole] == [(0.0, 4.0), (4.0, 8.0)]
-    assert {one["language"] for one in whole} == {"de"}
+    assert [item["text"] for item in whole] == ["WORD WORD WORD WORD"] * 2
+    assert [item["utterance"] for item in whole] == [final["utterance"] for final in finals]
+    assert [(item["start"], item["end"]) for item in whole] == [(0.0, 4.0), (4.0, 8.0)]
+    assert {item["language"] for item in whole} == {"de"}
     assert "word = Wort" in chat.asked[0]["messages"][0]["content"]
 
 
@@ -69,8 +69,8 @@ def test_what_two_readings_agree_on_is_shown_before_the_utterance_ends(
             time.sleep(0.05)
         say(socket, {"type": "close"})
         messages = rest(socket)
-    shown = [one["text"] for one in translations(messages) if not one["final"]]
-    (whole,) = [one["text"] for one in translations(messages) if one["final"]]
+    shown = [item["text"] for item in translations(messages) if not item["final"]]
+    (whole,) = [item["text"] for item in translations(messages) if item["final"]]
     assert shown
     assert whole.startswith(" ".join(shown))
 
@@ -147,7 +147,7 @@ def test_the_language_stands_for_the_whole_session(translated: tuple[ServerThrea
     messages, code, _ = talk(translated[0], 4 * SECOND, change, query="translate_to=de")
     assert code == 1000
     assert "translate_to: expected in the address of the socket" in errors(messages)[0]["message"]
-    assert [one["language"] for one in translations(messages) if one["final"]] == ["de"]
+    assert [item["language"] for item in translations(messages) if item["final"]] == ["de"]
 
 
 def test_models_say_what_they_are_translated_into(
@@ -164,13 +164,13 @@ def test_models_say_what_they_are_translated_into(
 def test_whisper_s_own_english_is_that_of_the_library(server: ServerThread, nano: Model) -> None:
     audio = clip("de")
     messages, _, _ = talk(server, audio, query="languages=de&translate_to=en", piece=16_000)
-    found = [one["text"] for one in translations(messages) if one["final"]]
-    own, session = WhisperTranslator(nano), nano.session(["de"])
-    live = LiveTranslator(own, N_NEW_WORDS)
+    result = [item["text"] for item in translations(messages) if item["final"]]
+    owned, session = WhisperTranslator(nano), nano.session(["de"])
+    live = LiveTranslator(owned, N_NEW_WORDS)
     samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
-    told: list[LiveTranslation] = []
-    own.push(samples)
+    reported: list[LiveTranslation] = []
+    owned.push(samples)
     for event in [*session.push(samples), *session.close()]:
-        told += live.take(event)
-    assert found == [one.text for one in told if one.is_final]
-    assert any(found)
+        reported += live.take(event)
+    assert result == [item.text for item in reported if item.is_final]
+    assert any(result)

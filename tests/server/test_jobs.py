@@ -51,9 +51,9 @@ post_job = partial(post, path="/v1/jobs")
 def created(server: ServerThread, data: bytes = WAV, **fields: str) -> str:
     answer = post_job(server, data=data, **fields)
     assert answer.status_code == 202, answer.text
-    found = str(answer.json()["id"])
-    assert answer.headers["location"] == f"/v1/jobs/{found}"
-    return found
+    result = str(answer.json()["id"])
+    assert answer.headers["location"] == f"/v1/jobs/{result}"
+    return result
 
 
 def listed(server: ServerThread, query: str = "", key: str = "") -> Any:
@@ -82,12 +82,12 @@ def test_the_result_is_that_of_an_answer_at_once(nano: Model, tmp_path: Path) ->
         for response_format in ("json", "srt"):
             fields = {"response_format": response_format, "language": "en"}
             name = created(server, ENGLISH, **fields)
-            found = ended(server, name)
+            result = ended(server, name)
             now = post(server, data=ENGLISH, **fields)
-            assert found["status"] == "succeeded"
-            assert found["result"] == (now.text if response_format == "srt" else now.json())
-            assert (found["progress"], found["error"], found["webhook"]) == (1.0, None, None)
-            assert found["created_at"] <= found["started_at"] <= found["finished_at"]
+            assert result["status"] == "succeeded"
+            assert result["result"] == (now.text if response_format == "srt" else now.json())
+            assert (result["progress"], result["error"], result["webhook"]) == (1.0, None, None)
+            assert result["created_at"] <= result["started_at"] <= result["finished_at"]
             kept = files_of(tmp_path / name)
             assert kept == {"job.json", "result.json"}, "the recording has gone"
 
@@ -123,21 +123,21 @@ def fail(*_: object) -> None:
 
 def test_a_recording_that_fails_says_so_and_nothing_of_the_inside(tmp_path: Path) -> None:
     with serving(QuietModel(fail), jobs=JobSettings(str(tmp_path))) as server:
-        found = ended(server, created(server))
+        result = ended(server, created(server))
         written = httpx.get(f"{server.url}/metrics").text
-    assert (found["status"], found["error"]["code"], found["result"]) == ("failed", "internal_error", None)
-    assert "secret" not in json.dumps(found)
+    assert (result["status"], result["error"]["code"], result["result"]) == ("failed", "internal_error", None)
+    assert "secret" not in json.dumps(result)
     assert 'sottovoce_jobs_total{status="failed"} 1.0' in written
 
 
 def test_jobs_are_listed_newest_first_in_pages(job_server: ServerThread) -> None:
     names = [created(job_server) for _ in range(3)][::-1]
     first = listed(job_server, "?limit=2")
-    assert [one["id"] for one in first["data"]] == names[:2]
+    assert [item["id"] for item in first["data"]] == names[:2]
     assert first["has_more"]
     assert "result" not in first["data"][0]
     second = listed(job_server, f"?after={names[1]}")
-    assert ([one["id"] for one in second["data"]], second["has_more"]) == (names[2:], False)
+    assert ([item["id"] for item in second["data"]], second["has_more"]) == (names[2:], False)
     for query in ("limit=0", "limit=101", "limit=x", "after=job_0"):
         assert httpx.get(f"{job_server.url}/v1/jobs?{query}").status_code == 400
 
@@ -253,7 +253,7 @@ def test_owners_take_turns(tmp_path: Path, gate: Gate) -> None:
         assert jobs is not None
         wait_until(lambda: jobs.count("running") == 2)
         owners = {
-            one.owner for one in [*jobs.jobs_of("anna"), *jobs.jobs_of("bert")] if one.status == "running"
+            item.owner for item in [*jobs.jobs_of("anna"), *jobs.jobs_of("bert")] if item.status == "running"
         }
         assert owners == {"anna", "bert"}
         gate.open()
@@ -285,8 +285,8 @@ def test_a_new_start_has_finished_jobs_and_reads_unfinished_ones_again(tmp_path:
 def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is under way is not taken up anew by another worker as the server ends; and every thread ends."""
     jobs = [made(i) for i in range(30)]
-    for one in jobs:
-        create_job(tmp_path, one, io.BytesIO(WAV))
+    for item in jobs:
+        create_job(tmp_path, item, io.BytesIO(WAV))
     model, before = QuietModel(lambda: time.sleep(0.1)), threads_of_servers()
     with caplog.at_level("WARNING"):
         for n_calls in (0, 1, 2):
@@ -296,7 +296,7 @@ def test_a_server_ends_whole_while_many_jobs_wait(tmp_path: Path, caplog: pytest
             assert server.state.jobs.count("running") > 0
     assert [record.getMessage() for record in caplog.records] == []
     assert threads_of_servers() <= before, "those of other servers, of this run of tests"
-    records = [json.loads((tmp_path / one.id / "job.json").read_text()) for one in jobs]
+    records = [json.loads((tmp_path / item.id / "job.json").read_text()) for item in jobs]
     assert {record["n_tries"] for record in records if record["status"] == "queued"} <= {0}
     assert "running" not in {record["status"] for record in records}
 
@@ -325,8 +325,8 @@ def test_only_whole_jobs_are_found_and_names_of_others_are_left_alone(tmp_path: 
         made(2),
         made(3),
     )
-    for one in (whole, half, torn):
-        create_job(tmp_path, one, io.BytesIO(b"abc"))
+    for item in (whole, half, torn):
+        create_job(tmp_path, item, io.BytesIO(b"abc"))
     (tmp_path / half.id / "job.json").unlink()
     (tmp_path / torn.id / "job.json").write_text('{"id": ')
     (tmp_path / "notes").mkdir()
@@ -390,7 +390,7 @@ def test_a_job_needs_no_place_of_those_who_wait_and_keeps_few(tmp_path: Path, ga
         for _ in range(6):
             created(server)
         wait_until(lambda: model.n_calls == 1)
-        states = [one["status"] for one in listed(server)["data"]]
+        states = [item["status"] for item in listed(server)["data"]]
         assert sorted(states) == ["queued"] * 5 + ["running"]
         assert server.services.n_requests == 0
         with ThreadPoolExecutor() as threads:
@@ -398,7 +398,7 @@ def test_a_job_needs_no_place_of_those_who_wait_and_keeps_few(tmp_path: Path, ga
             wait_until(lambda: server.services.n_requests == 4)
             assert post_job(server).status_code == 202
             gate.open()
-            assert [one.result().status_code for one in asked] == [200] * 4
+            assert [item.result().status_code for item in asked] == [200] * 4
 
 
 def test_names_in_an_address_are_no_paths(job_server: ServerThread, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_the_log_names_keys_and_does_not_show_them(
     locked: ServerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
     def named() -> list[str | None]:
-        return [getattr(one, "key", None) for one in [*caplog.records] if one.getMessage() == "request"]
+        return [getattr(item, "key", None) for item in [*caplog.records] if item.getMessage() == "request"]
 
     with caplog.at_level(logging.INFO):
         for n_asked, key in enumerate((KIOSK, UNNAMED), 1):
@@ -190,7 +190,7 @@ def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "expected 1 to"),
         ("a = 1", "expected a table"),
@@ -208,10 +208,10 @@ def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
         ("".join(f'[k{i}]\nkey = "long-enough-{i}"\n' for i in range(MOST_KEYS + 1)), "expected 1 to"),
     ],
 )
-def test_what_is_no_file_of_keys_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_no_file_of_keys_is_one_line(tmp_path: Path, text: str, reported: str) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(text)
-    with pytest.raises(OptionError, match=told) as error:
+    with pytest.raises(OptionError, match=reported) as error:
         KeyRing(Access(keys_file=str(file)))
     assert "\n" not in str(error.value)
     assert "long-enough" not in str(error.value)

@@ -92,13 +92,13 @@ def test_it_has_no_privileges() -> None:
 def test_the_chart_gives_these_manifests_and_what_else_its_values_say() -> None:
     helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed")
     chart = ROOT / "deploy" / "helm"
-    found = helm.lint(chart, strict=True)
-    assert [one for one in found["messages"] if "icon" not in one["error"]] == found["errors"] == []
+    result = helm.lint(chart, strict=True)
+    assert [one for one in result["messages"] if "icon" not in one["error"]] == result["errors"] == []
 
     def rendered(values: dict[str, Any], name: str = "sottovoce") -> dict[str, Any]:
         with helm.Chart.load(chart) as loaded:
             texts = loaded.render(values, name=name).values()
-        return {made["kind"]: made for text in texts for made in yaml.safe_load_all(text) if made}
+        return {created["kind"]: created for text in texts for created in yaml.safe_load_all(text) if created}
 
     assert rendered({}) == MANIFESTS
     other = rendered({"keysSecret": "", "drainSeconds": 15, "image": {"tag": "cuda"}}, name="ours")

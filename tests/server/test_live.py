@@ -77,9 +77,9 @@ def check_events(
     session = model.session(languages, **options)
     samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
     expected = [event_document(event) for event in [*session.push(samples), *session.close()]]
-    told, found = json.loads(json.dumps(expected)), events_of(messages)
-    assert [bare(event) for event in found] == [bare(event) for event in told]
-    assert probabilities(found) == pytest.approx(probabilities(told), abs=1e-3)
+    reported, result = json.loads(json.dumps(expected)), events_of(messages)
+    assert [bare(event) for event in result] == [bare(event) for event in reported]
+    assert probabilities(result) == pytest.approx(probabilities(reported), abs=1e-3)
 
 
 @pytest.mark.parametrize("piece", [6_400, pytest.param(999, marks=pytest.mark.long)])
@@ -165,7 +165,7 @@ def encoded(audio: Any, law: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("query", "param", "told"),
+    ("query", "param", "reported"),
     [
         ("languages=klingon", "languages", "klingon"),
         ("languages=pl", "languages", "this model knows: en, de, es, fr, zh"),
@@ -179,7 +179,7 @@ def encoded(audio: Any, law: str) -> Any:
     ],
 )
 def test_a_wrong_address_is_refused_with_the_reason(
-    server: ServerThread, query: str, param: str, told: str
+    server: ServerThread, query: str, param: str, reported: str
 ) -> None:
     answer = refusal(server, f"/v1/live?{query}")
     asked = httpx.get(f"{server.url}/v1/live?{query}")
@@ -187,7 +187,7 @@ def test_a_wrong_address_is_refused_with_the_reason(
     error = json.loads(answer.body)["error"]
     assert asked.json()["error"] == error, "which is how a page learns of it"
     assert error["param"] == param
-    assert told in error["message"]
+    assert reported in error["message"]
 
 
 def test_wrong_messages_leave_the_session_open(server: ServerThread) -> None:
@@ -317,12 +317,12 @@ def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
 
 def socket_of_few_bytes(address: str) -> socket.socket:
     """A connection of which the system holds little that is not read."""
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    created = socket.socket()
+    created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     host, port = address.split(":")
-    made.connect((host, int(port)))
-    made.setblocking(False)
-    return made
+    created.connect((host, int(port)))
+    created.setblocking(False)
+    return created
 
 
 def test_a_reader_who_does_not_read_is_dropped() -> None:

@@ -65,8 +65,8 @@ def test_ids_mean_weights_that_are_here() -> None:
         for other in ("base", name):
             assert registry(theirs).resolve(other) == "Systran/faster-whisper-base", name
     for name in ("base.en", "whisper-base.en", "ggml-base.en.bin", "whisper-base-en"):
-        for asked, found in ((name, ("base", ("model",))), (name.replace("base", "tiny"), ("tiny.en", ()))):
-            assert (registry(SEVERAL).resolve(asked), registry(SEVERAL).ignored(asked)) == found, asked
+        for asked, result in ((name, ("base", ("model",))), (name.replace("base", "tiny"), ("tiny.en", ()))):
+            assert (registry(SEVERAL).resolve(asked), registry(SEVERAL).ignored(asked)) == result, asked
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
@@ -78,8 +78,8 @@ def test_what_means_nothing_here_is_404(name: str) -> None:
 
 def test_the_servers_own_names_and_aliases_come_first() -> None:
     assert registry(SEVERAL).resolve("mine") == "base"
-    own = ModelSettings("base", others=("nova-3",), aliases={"openai/whisper-base": "nova-3"})
-    assert registry(own).resolve("nova-3") == registry(own).resolve("openai/whisper-base") == "nova-3"
+    owned = ModelSettings("base", others=("nova-3",), aliases={"openai/whisper-base": "nova-3"})
+    assert registry(owned).resolve("nova-3") == registry(owned).resolve("openai/whisper-base") == "nova-3"
 
 
 def test_openai_names_its_first_large_model_without_a_number() -> None:
@@ -89,30 +89,30 @@ def test_openai_names_its_first_large_model_without_a_number() -> None:
 
 @pytest.mark.parametrize("path", [TRANSCRIPTIONS, "/v1/audio/translations", "/v1/jobs"])
 @pytest.mark.parametrize(
-    ("model", "status", "told"),
+    ("model", "status", "reported"),
     [("gpt-4o-transcribe", 200, None), ("openai/whisper-base", 200, "model"), ("other", 404, None)],
 )
-def test_forms(quiet_server: ServerThread, path: str, model: str, status: int, told: str | None) -> None:
+def test_forms(quiet_server: ServerThread, path: str, model: str, status: int, reported: str | None) -> None:
     """On a server whose model is called nano."""
     answer = post(quiet_server, path, model=model)
     assert (answer.status_code if answer.status_code != 202 else 200) == status, answer.text
-    assert answer.headers.get(HEADER) == told
+    assert answer.headers.get(HEADER) == reported
 
 
 def model_of(server: ServerThread, path: str) -> tuple[str | None, str]:
     """The parameters that a handshake names as ignored, and the model that the socket tells of."""
     with connected(server, path) as socket:
         assert socket.response is not None
-        told = socket.response.headers.get(HEADER)
+        reported = socket.response.headers.get(HEADER)
         if path.startswith("/v1/listen"):
             say(socket, {"type": "CloseStream"})
-            return told, received(socket)["models"][0]
+            return reported, received(socket)["models"][0]
         first = received(socket)
     if path.startswith("/v2"):
-        return told, "nano"
+        return reported, "nano"
     session = first["session"]
     is_own = isinstance(session, str)
-    return told, first["model"] if is_own else session["audio"]["input"]["transcription"]["model"]
+    return reported, first["model"] if is_own else session["audio"]["input"]["transcription"]["model"]
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,12 @@ def model_of(server: ServerThread, path: str) -> tuple[str | None, str]:
     ],
 )
 def test_sockets(quiet_server: ServerThread, address: str) -> None:
-    for model, told in (("gpt-realtime", None), ("nova-3", None), ("Systran/faster-whisper-base", "model")):
-        assert model_of(quiet_server, address.format(model)) == (told, "nano")
+    for model, reported in (
+        ("gpt-realtime", None),
+        ("nova-3", None),
+        ("Systran/faster-whisper-base", "model"),
+    ):
+        assert model_of(quiet_server, address.format(model)) == (reported, "nano")
 
 
 def test_base_on_deepgrams_routes_may_be_deepgrams_own(quiet_server: ServerThread) -> None:
@@ -143,8 +147,8 @@ def test_base_on_deepgrams_routes_may_be_deepgrams_own(quiet_server: ServerThrea
 
 
 def test_the_list_of_models_and_load(quiet_server: ServerThread) -> None:
-    found = httpx.get(f"{quiet_server.url}/v1/models/Systran/faster-whisper-base").json()
-    assert (found["id"], found["model"]) == ("Systran/faster-whisper-base", "nano")
+    result = httpx.get(f"{quiet_server.url}/v1/models/Systran/faster-whisper-base").json()
+    assert (result["id"], result["model"]) == ("Systran/faster-whisper-base", "nano")
     assert httpx.get(f"{quiet_server.url}/v1/models/other").status_code == 404
 
 

@@ -61,15 +61,15 @@ class Loaded:
 
 @pytest.fixture
 def load() -> Iterator[Callable[..., Loaded]]:
-    found: list[Loaded] = []
+    result: list[Loaded] = []
 
     def make(memory_mb: float | None, **sizes_mb: float) -> Loaded:
-        found.append(Loaded(memory_mb, **sizes_mb))
-        return found[-1]
+        result.append(Loaded(memory_mb, **sizes_mb))
+        return result[-1]
 
     yield make
-    for one in found:
-        one.registry.close()
+    for item in result:
+        item.registry.close()
 
 
 async def use(loaded: Loaded, *names: str) -> None:

@@ -30,43 +30,43 @@ def without_words(nano: Model) -> Transcript:
 
 
 def test_json_is_the_text_of_the_library(client: OpenAI, english: Path, expected: Transcript) -> None:
-    found = client.audio.transcriptions.create(model="nano", file=english)
-    assert found.text == expected.text
-    assert found.languages is not None
-    assert [language.code for language in found.languages] == ["en"]
-    assert found.usage is not None
-    assert found.usage.type == "duration"
-    assert found.usage.seconds == pytest.approx(expected.duration, abs=0.001)
+    result = client.audio.transcriptions.create(model="nano", file=english)
+    assert result.text == expected.text
+    assert result.languages is not None
+    assert [language.code for language in result.languages] == ["en"]
+    assert result.usage is not None
+    assert result.usage.type == "duration"
+    assert result.usage.seconds == pytest.approx(expected.duration, abs=0.001)
 
 
 @pytest.mark.parametrize("name", ["srt", "vtt", "text"])
 def test_formats_of_text_are_those_of_the_library(
     client: OpenAI, without_words: Transcript, english: Path, name: str
 ) -> None:
-    found = client.audio.transcriptions.create(model="nano", file=english, response_format=name)  # type: ignore[call-overload]
+    result = client.audio.transcriptions.create(model="nano", file=english, response_format=name)  # type: ignore[call-overload]
     is_text = name == "text"
-    assert found == (
+    assert result == (
         without_words.text + "\n" if is_text else write_transcript(writer_for(name), without_words)
     )
 
 
 def test_verbose_json_has_segments_and_words(client: OpenAI, english: Path, expected: Transcript) -> None:
-    found = client.audio.transcriptions.create(
+    result = client.audio.transcriptions.create(
         model="nano",
         file=english,
         response_format="verbose_json",
         timestamp_granularities=["word", "segment"],
     )
-    assert isinstance(found, TranscriptionVerbose)
-    assert (found.text, found.language) == (expected.text, "english")
-    assert found.duration == pytest.approx(expected.duration, abs=0.001)
-    assert found.segments is not None
-    assert found.words is not None
-    assert [s.text for s in found.segments] == [s.text for s in expected.segments]
-    assert [s.tokens for s in found.segments] == [list(s.tokens) for s in expected.segments]
+    assert isinstance(result, TranscriptionVerbose)
+    assert (result.text, result.language) == (expected.text, "english")
+    assert result.duration == pytest.approx(expected.duration, abs=0.001)
+    assert result.segments is not None
+    assert result.words is not None
+    assert [s.text for s in result.segments] == [s.text for s in expected.segments]
+    assert [s.tokens for s in result.segments] == [list(s.tokens) for s in expected.segments]
     words = [word for segment in expected.segments for word in segment.words or ()]
-    assert [word.word for word in found.words] == [word.word.strip() for word in words]
-    assert [word.end for word in found.words] == [round(word.end, 3) for word in words]
+    assert [word.word for word in result.words] == [word.word.strip() for word in words]
+    assert [word.end for word in result.words] == [round(word.end, 3) for word in words]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_verbose_json_has_segments_and_words(client: OpenAI, english: Path, expe
 def test_times_are_given_where_they_are_asked_for(
     asked: list[str], has_words: bool, has_segments: bool
 ) -> None:
-    fields = [("timestamp_granularities[]", one) for one in asked]
+    fields = [("timestamp_granularities[]", item) for item in asked]
     request = transcription_request(Fields([("response_format", "verbose_json"), *fields]))
     document = verbose_document(Transcript((), "en", 1.0, "nano"), request)
     assert ("words" in document, "segments" in document) == (has_words, has_segments)
@@ -100,29 +100,29 @@ def test_a_stream_has_deltas_that_join_to_the_text(
 
 
 def test_logprobs_are_of_words(client: OpenAI, english: Path, expected: Transcript) -> None:
-    found = client.audio.transcriptions.create(model="nano", file=english, include=["logprobs"])
+    result = client.audio.transcriptions.create(model="nano", file=english, include=["logprobs"])
     words = [word for segment in expected.segments for word in segment.words or ()]
-    assert found.logprobs is not None
-    assert [each.token for each in found.logprobs] == [word.word for word in words]
-    assert [each.logprob for each in found.logprobs] == pytest.approx(
+    assert result.logprobs is not None
+    assert [each.token for each in result.logprobs] == [word.word for word in words]
+    assert [each.logprob for each in result.logprobs] == pytest.approx(
         [math.log(word.probability) for word in words], abs=1e-5
     )
-    assert [bytes(map(int, each.bytes or [])).decode() for each in found.logprobs] == [w.word for w in words]
+    assert [bytes(map(int, each.bytes or [])).decode() for each in result.logprobs] == [w.word for w in words]
 
 
 @pytest.mark.long
 def test_languages_among_which_it_changes(client: OpenAI, nano: Model) -> None:
     path = CLIPS / "mixed.flac"
-    found = client.audio.transcriptions.create(model="nano", file=path, languages=["en", "de", "es", "fr"])
+    result = client.audio.transcriptions.create(model="nano", file=path, languages=["en", "de", "es", "fr"])
     library = nano.transcribe(path, language=["en", "de", "es", "fr"], beam_size=5).collect()
-    assert found.text == library.text
-    assert found.languages is not None
-    assert {each.code for each in found.languages} == {s.language for s in library.segments}
-    assert len(found.languages) > 1
+    assert result.text == library.text
+    assert result.languages is not None
+    assert {each.code for each in result.languages} == {s.language for s in library.segments}
+    assert len(result.languages) > 1
 
 
 def test_every_other_parameter_is_taken(client: OpenAI, english: Path) -> None:
-    found = client.audio.transcriptions.create(
+    result = client.audio.transcriptions.create(
         model="nano",
         file=english,
         language="en",
@@ -131,15 +131,15 @@ def test_every_other_parameter_is_taken(client: OpenAI, english: Path) -> None:
         temperature=0.2,
         chunking_strategy={"type": "server_vad", "threshold": 0.4, "silence_duration_ms": 300},
     )
-    assert "arden" in found.text
+    assert "arden" in result.text
     auto = client.audio.transcriptions.create(model="nano", file=english, chunking_strategy="auto")
     assert "arden" in auto.text
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 def test_translations(client: OpenAI, english: Path) -> None:
-    found = client.audio.translations.create(model="nano", file=english, prompt="A garden.", temperature=0)
-    assert found.text
+    result = client.audio.translations.create(model="nano", file=english, prompt="A garden.", temperature=0)
+    assert result.text
     verbose = client.audio.translations.create(model="nano", file=english, response_format="verbose_json")
     assert verbose.language == "english"
     assert verbose.segments
@@ -156,7 +156,7 @@ def test_the_models(client: OpenAI) -> None:
 
 @pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")  # in openai 2
 @pytest.mark.parametrize(
-    ("given", "param", "told"),
+    ("given", "param", "reported"),
     [
         ({"known_speaker_names": ["a"]}, "known_speaker_names[]", "diarized_json"),
         ({"response_format": "docx"}, "response_format", "expected one of json"),
@@ -183,14 +183,14 @@ def test_the_models(client: OpenAI) -> None:
     ],
 )
 def test_wrong_parameters_are_one_line_in_the_shape_of_openai(
-    client: OpenAI, english: Path, given: dict[str, object], param: str, told: str
+    client: OpenAI, english: Path, given: dict[str, object], param: str, reported: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.audio.transcriptions.create(model="nano", file=english, **given)  # type: ignore[call-overload]
     error = caught.value
     assert (error.param, error.code, error.type) == (param, "invalid_value", "invalid_request_error")
     assert isinstance(error.body, dict)
-    assert told in error.body["message"]
+    assert reported in error.body["message"]
     assert "\n" not in error.body["message"]
     assert error.request_id
 

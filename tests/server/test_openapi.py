@@ -59,17 +59,17 @@ def test_it_has_every_path_and_field_that_is_read(quiet_server: ServerThread) ->
 def operations() -> list[Any]:
     schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     schema = schemathesis.openapi.from_dict(document(APIS))
-    return [found.ok() for found in schema.get_all_operations()]
+    return [result.ok() for result in schema.get_all_operations()]
 
 
 @pytest.mark.long
 def test_requests_made_from_it_find_no_fault(quiet_server: ServerThread) -> None:
     """No status, content type or document that it does not tell of, and no 5xx."""
-    found = operations()
+    result = operations()
     from schemathesis.specs.openapi import checks as told
 
     checks = [told.status_code_conformance, told.content_type_conformance, told.response_schema_conformance]
-    for operation in found:
+    for operation in result:
 
         @FEW
         @given(case=operation.as_strategy())
@@ -79,7 +79,7 @@ def test_requests_made_from_it_find_no_fault(quiet_server: ServerThread) -> None
             case.validate_response(answer, checks=checks)
 
         ask()
-    assert len(found) == sum(map(len, document(APIS)["paths"].values()))
+    assert len(result) == sum(map(len, document(APIS)["paths"].values()))
     assert quiet_server.services.n_requests == 0
 
 

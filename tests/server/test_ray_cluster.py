@@ -74,15 +74,15 @@ def test_what_ray_is_asked_for() -> None:
     limits = ServerLimits(sessions=5, requests=3)
     settings = ServerSettings(ModelSettings("nano"), limits=limits)
     replicas = Replicas(2, 6, cpus=1.5, gpus=0.25)
-    made = deployment(ray.serve, settings, nano, replicas)
-    assert made.ray_actor_options.items() >= {"num_cpus": 1.5, "num_gpus": 0.25}.items()
-    scaling = made._deployment_config.autoscaling_config
+    created = deployment(ray.serve, settings, nano, replicas)
+    assert created.ray_actor_options.items() >= {"num_cpus": 1.5, "num_gpus": 0.25}.items()
+    scaling = created._deployment_config.autoscaling_config
     assert (scaling.min_replicas, scaling.max_replicas) == (2, 6)
     assert scaling.get_target_ongoing_requests() == 8
     assert (scaling.upscale_delay_s, scaling.downscale_delay_s) == (30.0, 600.0)
-    assert made._deployment_config.graceful_shutdown_timeout_s == 600.0
-    assert made.max_ongoing_requests == 5 + 3 + EXTRA_REQUESTS
-    assert made.max_queued_requests == MAX_QUEUED
+    assert created._deployment_config.graceful_shutdown_timeout_s == 600.0
+    assert created.max_ongoing_requests == 5 + 3 + EXTRA_REQUESTS
+    assert created.max_queued_requests == MAX_QUEUED
 
 
 @pytest.mark.parametrize("wrong", [{"n_min": 3}, {"n_min": 0}, {"cpus": 0.0}, {"gpus": -0.5}])
@@ -96,11 +96,11 @@ def test_openais_client_gets_the_text(port: int) -> None:
         OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0) as client,
         (CLIPS / "en.flac").open("rb") as file,
     ):
-        found = client.audio.transcriptions.create(
+        result = client.audio.transcriptions.create(
             file=file, model="whisper-1", response_format="verbose_json"
         )
     alone = nano("nano").transcribe(CLIPS / "en.flac", beam_size=5)
-    assert (found.text, found.language) == (alone.text, "english")
+    assert (result.text, result.language) == (alone.text, "english")
 
 
 def test_without_a_key_nobody_is_served(port: int) -> None:
@@ -124,14 +124,14 @@ def test_a_live_socket_gives_words_and_ends_as_its_client_asks(port: int) -> Non
 
 
 def test_a_secret_of_one_replica_opens_all(port: int) -> None:
-    made = httpx.post(
+    created = httpx.post(
         f"http://127.0.0.1:{port}/v1/realtime/client_secrets",
         headers=bearer(KEY),
         json={"session": {"type": "transcription"}},
         **LOCAL,
     ).json()
     for _ in range(6):
-        with connected(port, "/v1/realtime?intent=transcription", made["value"]) as client:
+        with connected(port, "/v1/realtime?intent=transcription", created["value"]) as client:
             assert json.loads(client.recv(timeout=30))["type"] == "session.created"
 
 

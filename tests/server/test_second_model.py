@@ -161,7 +161,7 @@ def test_what_the_second_cannot_read_is_left_to_the_first(nano: Model) -> None:
 def test_it_is_loaded_with_the_first_and_cannot_be_asked_for(nano: Model) -> None:
     with both(nano, SecondBackend()) as server:
         assert set(server.services.registry.running) == {"nano", "second"}
-        names = [one["id"] for one in httpx.get(f"{server.url}/v1/models").json()["data"]]
+        names = [item["id"] for item in httpx.get(f"{server.url}/v1/models").json()["data"]]
         assert "second" not in names
         assert post(server, data=ENGLISH, model="second").status_code == 404
 
@@ -178,5 +178,5 @@ def test_it_is_loaded_with_the_first_and_cannot_be_asked_for(nano: Model) -> Non
 )
 def test_what_cannot_be_is_one_line(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--port", "0", *words.split()]) == 2
-    (found,) = capsys.readouterr().err.splitlines()
-    assert found.startswith(f"error: {line}")
+    (result,) = capsys.readouterr().err.splitlines()
+    assert result.startswith(f"error: {line}")

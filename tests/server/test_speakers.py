@@ -42,10 +42,10 @@ def test_segments_have_speakers_whole_and_in_a_stream(client: OpenAI, english: P
     assert len({segment.id for segment in whole.segments}) == len(whole.segments)
     assert all(segment.type == "transcript.text.segment" for segment in whole.segments)
     assert whole.duration > whole.segments[-1].start
-    *found, done = client.audio.transcriptions.create(model="nano", stream=True, **asked)
-    segments = [event for event in found if event.type == "transcript.text.segment"]
-    deltas = [event for event in found if event.type == "transcript.text.delta"]
-    assert [(one.speaker, one.text) for one in segments] == [(s.speaker, s.text) for s in whole.segments]
+    *result, done = client.audio.transcriptions.create(model="nano", stream=True, **asked)
+    segments = [event for event in result if event.type == "transcript.text.segment"]
+    deltas = [event for event in result if event.type == "transcript.text.delta"]
+    assert [(item.speaker, item.text) for item in segments] == [(s.speaker, s.text) for s in whole.segments]
     assert [delta.segment_id for delta in deltas] == [segment.id for segment in segments]
     assert (done.type, done.text) == ("transcript.text.done", whole.text)
 
@@ -61,11 +61,11 @@ def test_segments_come_with_their_words_and_language(
     server: ServerThread, english: Path, with_words: bool
 ) -> None:
     asked = {"timestamp_granularities[]": "word"} if with_words else {}
-    *found, done = events(server, english, response_format="verbose_json", **asked)
-    segments = [one for one in found if one["type"] == "transcript.text.segment"]
+    *result, done = events(server, english, response_format="verbose_json", **asked)
+    segments = [item for item in result if item["type"] == "transcript.text.segment"]
     assert segments
-    assert "".join(one["text"] for one in segments).strip() == done["text"]
-    assert {one["language"] for one in segments} == {"en"}
+    assert "".join(item["text"] for item in segments).strip() == done["text"]
+    assert {item["language"] for item in segments} == {"en"}
     assert "speaker" not in segments[0]
     for segment in segments:
         assert ("words" in segment) is with_words
@@ -79,8 +79,8 @@ def test_words_of_streamed_segments_have_the_speaker_of_their_segment(
     server: ServerThread, english: Path
 ) -> None:
     words = {"timestamp_granularities[]": "word"}
-    found = events(server, english, response_format="diarized_json", language="en", **words)
-    segments = [one for one in found if one["type"] == "transcript.text.segment"]
+    result = events(server, english, response_format="diarized_json", language="en", **words)
+    segments = [item for item in result if item["type"] == "transcript.text.segment"]
     assert segments[-1]["speaker"] == "B"
     for segment in segments:
         assert "".join(word["word"] for word in segment["words"]) == segment["text"]
@@ -149,9 +149,9 @@ def test_missing_weights_are_told_without_their_place(
     answer = post(server, data=english, model="nano", response_format="diarized_json")
     assert answer.status_code == 503
     denied = refusal(server, "/v1/listen?encoding=linear16&sample_rate=16000&diarize=true")
-    for told in (json.loads(shut.body)["error"], refused["error"], answer.json()["error"]):
-        assert told["code"] == "model_unavailable"
-        assert "/srv" not in str(told)
+    for reported in (json.loads(shut.body)["error"], refused["error"], answer.json()["error"]):
+        assert reported["code"] == "model_unavailable"
+        assert "/srv" not in str(reported)
     assert b"/srv" not in denied.body
     assert denied.status_code == 503
     reasons = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
@@ -181,13 +181,13 @@ def reference(path: Path) -> str:
 
 
 def test_known_speakers_are_read(english: Path) -> None:
-    found = known_speakers(["Anna"], [reference(english)])
-    assert found.keys() == {"Anna"}
-    assert found["Anna"].ndim == 1
+    result = known_speakers(["Anna"], [reference(english)])
+    assert result.keys() == {"Anna"}
+    assert result["Anna"].ndim == 1
 
 
 @pytest.mark.parametrize(
-    ("names", "references", "told"),
+    ("names", "references", "reported"),
     [
         (["Anna"], [], "expected a reference for each name, got 1 and 0"),
         (["Anna"], ["speech"], "expected 'data:audio/wav;base64,…', got something else"),
@@ -198,9 +198,9 @@ def test_known_speakers_are_read(english: Path) -> None:
     ],
 )
 def test_known_speakers_that_cannot_be(
-    client: OpenAI, english: Path, names: list[str], references: list[str], told: str
+    client: OpenAI, english: Path, names: list[str], references: list[str], reported: str
 ) -> None:
-    with pytest.raises(openai.BadRequestError, match=told.replace("?", ".")):
+    with pytest.raises(openai.BadRequestError, match=reported.replace("?", ".")):
         client.audio.transcriptions.create(
             model="nano",
             file=english,

@@ -30,9 +30,9 @@ def test_requests_sessions_and_jobs_have_spans(
     exporter = InMemorySpanExporter()
 
     def provider() -> object:
-        made = sdk.TracerProvider()
-        made.add_span_processor(SimpleSpanProcessor(exporter))
-        return made
+        created = sdk.TracerProvider()
+        created.add_span_processor(SimpleSpanProcessor(exporter))
+        return created
 
     monkeypatch.setattr("sottovoce.server.services.make_provider", provider)
     with serving(nano, traces=True, jobs=JobSettings(str(tmp_path))) as server:

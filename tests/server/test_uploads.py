@@ -51,9 +51,9 @@ ENGLISH = CLIPS / "en.flac"
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
-    found: dict[str, Any] = answer.json()["error"]
-    assert set(found) == {"message", "type", "param", "code"}
-    return found
+    result: dict[str, Any] = answer.json()["error"]
+    assert set(result) == {"message", "type", "param", "code"}
+    return result
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_a_header_that_says_days_does_not_keep_a_short_recording_out(nano: Model
 
 
 @pytest.mark.parametrize(
-    ("headers", "body", "told"),
+    ("headers", "body", "reported"),
     [
         ({}, b"{}", "no content type"),
         ({"content-type": "application/json"}, b"{}", "application/json"),
@@ -225,11 +225,11 @@ def test_a_header_that_says_days_does_not_keep_a_short_recording_out(nano: Model
     ],
 )
 def test_what_is_no_form_with_a_file(
-    server: ServerThread, headers: dict[str, str], body: bytes, told: str
+    server: ServerThread, headers: dict[str, str], body: bytes, reported: str
 ) -> None:
     answer = httpx.post(server.url + TRANSCRIPTIONS, headers=headers, content=body)
     assert answer.status_code == 400
-    assert told in error_of(answer)["message"]
+    assert reported in error_of(answer)["message"]
 
 
 def test_two_files_and_other_fields_with_files_are_refused(server: ServerThread) -> None:
@@ -298,7 +298,9 @@ def test_recordings_sent_at_once_have_the_text_that_each_has_alone(
     monkeypatch.setattr(batching, "ON_CPU", replace(batching.ON_CPU, files=2))
     names = ("en", "de")
     files = {name: CLIPS / f"{name}.flac" for name in names}
-    alone = {one: nano.transcribe(file, language=one, beam_size=5).collect() for one, file in files.items()}
+    alone = {
+        item: nano.transcribe(file, language=item, beam_size=5).collect() for item, file in files.items()
+    }
     with serving(nano) as running, ThreadPoolExecutor(len(names)) as people:
 
         def sent(name: str) -> str:

@@ -90,7 +90,7 @@ def told(server: ServerThread, name: str, status: str) -> Any:
 def test_openais_client_knows_the_signature_and_what_is_told(tmp_path: Path) -> None:
     with receiver(204) as listener, calling(tmp_path) as server:
         name = created(server, webhook_url=listener.url)
-        found = told(server, name, "delivered")
+        result = told(server, name, "delivered")
     ((headers, body),) = listener.came
     client = OpenAI(api_key="none", webhook_secret=SECRET)
     client.webhooks.verify_signature(body, headers)
@@ -100,7 +100,7 @@ def test_openais_client_knows_the_signature_and_what_is_told(tmp_path: Path) -> 
     event = json.loads(body)
     assert event["type"] == "transcription.job.succeeded"
     assert event["id"] == headers["webhook-id"]
-    assert {**event["data"], "webhook": found["webhook"], "result": found["result"]} == found
+    assert {**event["data"], "webhook": result["webhook"], "result": result["result"]} == result
     assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
 
 
@@ -284,8 +284,8 @@ def test_who_answers_nothing_is_waited_for_no_longer_than_that(monkeypatch: pyte
 def test_a_key_may_have_a_secret_of_its_own(tmp_path: Path) -> None:
     """Signed with it, and with that alone; another key has the server's, or none."""
     file = tmp_path / "keys.toml"
-    own = "whsec_YW5uYS1hbm5hLWFubmEtYW5uYS1hbm5h"
-    file.write_text(f'[anna]\nkey = "key-of-anna"\nwebhook-secret = "{own}"\n[bert]\nkey = "key-of-bert"\n')
+    owned = "whsec_YW5uYS1hbm5hLWFubmEtYW5uYS1hbm5h"
+    file.write_text(f'[anna]\nkey = "key-of-anna"\nwebhook-secret = "{owned}"\n[bert]\nkey = "key-of-bert"\n')
     settings = JobSettings(str(tmp_path / "jobs"), webhook_networks=HERE)
     access = Access(keys_file=str(file))
     with receiver(200) as listener, serving(QuietModel(), jobs=settings, access=access) as server:
@@ -293,7 +293,7 @@ def test_a_key_may_have_a_secret_of_its_own(tmp_path: Path) -> None:
         assert post_job(server, key="key-of-anna", webhook_url=listener.url).status_code == 202
         wait_until(lambda: len(listener.came) == 1)
     ((headers, body),) = listener.came
-    OpenAI(api_key="none", webhook_secret=own).webhooks.verify_signature(body, headers)
+    OpenAI(api_key="none", webhook_secret=owned).webhooks.verify_signature(body, headers)
     with pytest.raises(InvalidWebhookSignatureError):
         OpenAI(api_key="none", webhook_secret=SECRET).webhooks.verify_signature(body, headers)
 

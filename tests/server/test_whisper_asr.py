@@ -62,8 +62,8 @@ def test_language(server: ServerThread, english: Path, send: Any) -> None:
     query = {"detect_lang_offset": "0", "detect_lang_length": "30"} if send is other else {}
     answer = send(server, "/detect-language", english, video_file="/films/a.mkv", **query)
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    assert (found["detected_language"], found["language_code"]) == ("english", "en")
-    assert 0.5 < found["confidence"] <= 1
+    result = answer.json()
+    assert (result["detected_language"], result["language_code"]) == ("english", "en")
+    assert 0.5 < result["confidence"] <= 1
     assert "x-ignored-parameters" not in answer.headers
     assert httpx.get(f"{server.url}/status").json()["version"].startswith("sottovoce ")

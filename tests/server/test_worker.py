@@ -142,8 +142,8 @@ def test_a_recording_has_its_turn_however_much_live_work_there_is(
         before = n_live
         assert submit(model, lambda: n_live, Priority.FILE).result(20) > before, "live work goes first"
         is_over.set()
-        for one in sessions:
-            one.join(10)
+        for session in sessions:
+            session.join(10)
 
 
 def test_live_calls_go_before_those_of_recordings(gate: Gate) -> None:
@@ -155,8 +155,8 @@ def test_live_calls_go_before_those_of_recordings(gate: Gate) -> None:
         live = submit(worker, lambda: done.append("live"), Priority.LIVE)
         wait_until(lambda: len(worker.runtime.waiting) == 2)
         gate.open()
-        for one in (first, file, live):
-            one.result(10)
+        for item in (first, file, live):
+            item.result(10)
     assert done == ["live", "file"]
 
 
@@ -245,10 +245,10 @@ def test_an_update_that_waits_takes_what_comes_meanwhile(gate: Gate) -> None:
             await asyncio.sleep(0.05)
             await session.queue.put_audio(np.tile(TENTH, 30))
             gate.open()
-            told = await pushing
-            for one in busy:
-                one.result(10)
-        return session.received_s, model.n_calls, [event.end for event in told]  # type: ignore[union-attr]
+            reported = await pushing
+            for item in busy:
+                item.result(10)
+        return session.received_s, model.n_calls, [event.end for event in reported]  # type: ignore[union-attr]
 
     assert asyncio.run(run()) == (4.0, 1, [4.0])
 
@@ -259,8 +259,8 @@ def test_who_sends_without_a_pause_gets_words_on_the_way() -> None:
     async def run() -> tuple[list[float], int]:
         async with opened() as (_, _, session):
             await session.queue.put_audio(np.tile(TENTH, 60))
-            told = await session.update()
-            return [event.end for event in told], session.queue.n_ready  # type: ignore[union-attr]
+            reported = await session.update()
+            return [event.end for event in reported], session.queue.n_ready  # type: ignore[union-attr]
 
     assert asyncio.run(run()) == ([2.0], 4 * SAMPLE_RATE)
 
@@ -275,13 +275,13 @@ def test_under_load_audio_is_held_until_an_update_is_due() -> None:
             for _ in range(9):
                 assert await session.push(TENTH) == []
             calls.append(model.n_calls)
-            told = await session.push(TENTH)
+            reported = await session.push(TENTH)
             calls.append(model.n_calls)
             assert await session.push(TENTH) == []
             assert session.received_s == pytest.approx(1.2)
-            told += await session.flush()
+            reported += await session.flush()
             calls.append(model.n_calls)
-        return calls, [str(event_document(event)["type"]) for event in told]
+        return calls, [str(event_document(event)["type"]) for event in reported]
 
     calls, kinds = asyncio.run(run())
     assert calls == [1, 1, 2, 3]
@@ -302,11 +302,11 @@ def voice() -> Samples:
 
 async def said_by(live: SessionHandle, audio: Samples) -> str:
     """What a session says of audio that comes as fast as it is taken."""
-    told = []
+    reported = []
     for at in range(0, len(audio), 16_000):
-        told += await live.push(audio[at : at + 16_000])
-    told += await live.flush()
-    return " ".join(event.text for event in told if isinstance(event, Final))
+        reported += await live.push(audio[at : at + 16_000])
+    reported += await live.flush()
+    return " ".join(event.text for event in reported if isinstance(event, Final))
 
 
 def alone(model: Model, options: LiveOptions, audio: Samples) -> str:
@@ -427,11 +427,11 @@ def test_health_and_metrics_tell_of_every_engine(nano: Model) -> None:
     with serving(nano, work=Work(engines=2, threads=1)) as server:
         engines = httpx.get(f"{server.url}/health").json()["engines"]
         lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-    assert [(one["model"], one["engine"], one["recording"]) for one in engines] == [
+    assert [(engine["model"], engine["engine"], engine["recording"]) for engine in engines] == [
         ("nano", 0, False),
         ("nano", 1, False),
     ]
-    assert all(one["live_updates"] == 0 and 0.0 <= one["busy"] <= 1.0 for one in engines)
+    assert all(engine["live_updates"] == 0 and 0.0 <= engine["busy"] <= 1.0 for engine in engines)
     for number in range(2):
         assert f'sottovoce_engine_updates{{engine="{number}",model="nano"}} 0.0' in lines
 
@@ -444,8 +444,8 @@ def test_work_out_of_range(wrong: dict[str, Any]) -> None:
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    with working() as made:
-        yield made
+    with working() as created:
+        yield created
 
 
 def test_faults_in_a_row_are_trouble_and_work_that_goes_well_ends_it(worker: Worker) -> None:

@@ -66,7 +66,7 @@ def test_words_keep_their_times_and_share_them_where_they_become_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "reported"),
     [
         ({"Ada": "a", "ada": "b"}, "one text for 'ada', got 'a' and 'b'"),
         ({" ": "b"}, "got nothing"),
@@ -78,10 +78,10 @@ def test_words_keep_their_times_and_share_them_where_they_become_one() -> None:
         (5, "got 5"),
     ],
 )
-def test_invalid_rules_are_one_line(rules: Rules, told: str) -> None:
+def test_invalid_rules_are_one_line(rules: Rules, reported: str) -> None:
     with pytest.raises(OptionError, match=r"^.*$") as caught:
         Replacements.of(rules)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_a_request_has_no_expressions(tmp_path: Path) -> None:
