@@ -46,8 +46,7 @@ struct BlockBuffers {
 struct EncoderWorkspace {
     Block mel, convolved;             // frames around those of the runs
     Block queries, attended;          // (n_rows, n_state)
-    Block keys, values;               // words of each window and head
-    Block key_scales, value_scales;
+    std::vector<std::shared_ptr<Block>> key_pages;  // of one layer, for windows whose frames are not kept
     std::vector<BlockBuffers> blocks;  // of each thread
 };
 
@@ -65,11 +64,12 @@ struct HeadTask {
     int window, head, first, n;
 };
 
-// Where the parts of a window lie in the workspace, in rows and in numbers.
+// Where the parts of a window lie in the workspace, in rows, and its keys and values.
 struct WindowPlace {
-    size_t mel, convolved, row, keys, scales;
-    WordShape shape;            // of its keys and values
-    std::vector<float> biases;  // of its keys, to logits of base 2
+    size_t mel, convolved, row;
+    std::vector<char*> pages;
+    std::vector<const char*> kept;  // pages computed before
+    std::vector<float> biases;      // of its keys, to logits of base 2
 };
 
 // Windows on their way through the encoder; its methods are run by every thread.
@@ -77,7 +77,8 @@ class Encoding {
 public:
     Encoding(const Encoder& encoder, const std::vector<EncoderWindow>& windows, EncoderWorkspace& work, int n_threads)
         : encoder_(encoder), dims_(encoder.dims), windows_(windows), work_(work), kernels_(kernels_in_use()),
-          native_(*kernels_.encoder), d_(dims_.n_state) {
+          native_(*kernels_.encoder), d_(dims_.n_state),
+          shape_{dims_.n_layer, dims_.n_head, dims_.d_head()} {
         int n_rows = 0, n_columns = 0;
         for (const EncoderWindow& window : windows) {
             n_rows += window.n_rows();
@@ -86,36 +87,32 @@ public:
         block_ = block_rows(n_rows, n_threads);
         column_block_ = block_rows(n_columns, n_threads);
         WindowPlace end{};
+        size_t n_pages = 0;  // taken from the workspace
         for (const EncoderWindow& window : windows) {
-            end.shape = {dims_.n_head, dims_.d_head(), window.n_attended()};
-            end.biases = key_biases(end.shape, window.log_weights, kLog2E);
+            end.biases = key_biases(window.n_attended(), window.log_weights, kLog2E);
+            place_keys(window, end, n_pages);
             places_.push_back(end);
             plan(static_cast<int>(places_.size()) - 1);
             end.mel += 2 * window.n_run + 3;
             end.convolved += 2 * window.n_run + 1;
             end.row += window.n_rows();
-            end.keys += dims_.n_head * end.shape.head_size();
-            end.scales += dims_.n_head * end.shape.n_scales();
         }
         grow(work.mel, end.mel * dims_.n_mels * sizeof(float));
         grow(work.convolved, end.convolved * d_ * sizeof(float));
         for (Block* rows : {&work.queries, &work.attended}) grow(*rows, end.row * d_ * sizeof(float));
-        for (Block* words : {&work.keys, &work.values}) grow(*words, end.keys * sizeof(int16_t));
-        for (Block* scales : {&work.key_scales, &work.value_scales}) grow(*scales, end.scales * sizeof(float));
     }
 
     void run(Worker& worker) const {
-        zero_keys(worker);
+        copy_kept(worker);
         lay_mel(worker);
         each(worker, columns_, [&](RowBlock rows) { convolve_mel(worker, rows); });
         for (int layer = 0; layer <= dims_.n_layer; ++layer) {
             const bool is_last = layer == dims_.n_layer;
-            if (!is_last) lay_cached(worker, layer);
             each(worker, rows_, [&](RowBlock rows) {  // everything between two attentions
                 layer ? finish_layer(worker, layer - 1, rows) : embed(worker, rows);
                 is_last ? finish(rows) : project(worker, layer, rows);
             });
-            if (!is_last) each(worker, tasks_, [&](HeadTask task) { attend(task); });
+            if (!is_last) each(worker, tasks_, [&](HeadTask task) { attend(layer, task); });
         }
     }
 
@@ -127,6 +124,7 @@ private:
     const Kernels& kernels_;
     const EncoderKernels& native_;
     const int d_;
+    const PageShape shape_;
     int block_ = kRows, column_block_ = kRows;
     std::vector<WindowPlace> places_;
     std::vector<RowBlock> columns_, rows_;  // blocks of the first convolution, and of all that follows
@@ -166,9 +164,49 @@ private:
         return work_.convolved.as<float>() + (places_[window].convolved + at) * d_;
     }
 
-    void zero_keys(Worker& worker) const {  // what pads heads and the last block must be zeros
-        const Block* const blocks[] = {&work_.keys, &work_.values, &work_.key_scales, &work_.value_scales};
-        worker.each(4, [&](int at) { std::memset(blocks[at]->as<char>(), 0, blocks[at]->size()); });
+    // A window whose frames are not kept has the keys and values of one layer at a time.
+    static int layer_in(const EncoderWindow& window, int layer) { return window.frames ? layer : 0; }
+
+    static std::shared_ptr<Block> zeros(size_t bytes) {
+        auto page = std::make_shared<Block>(bytes);
+        std::memset(page->as<char>(), 0, bytes);
+        return page;
+    }
+
+    // Give a window its pages: those before the first frame that changes are shared.
+    void place_keys(const EncoderWindow& window, WindowPlace& place, size_t& n_taken) const {
+        const size_t n_pages = (window.n_attended() + kKeyPage - 1) / kKeyPage;
+        place.pages.clear();
+        place.kept.clear();
+        if (!window.frames) {
+            for (; place.pages.size() < n_pages; ++n_taken) {
+                if (n_taken == work_.key_pages.size()) work_.key_pages.push_back(zeros(shape_.at(1, 0)));
+                place.pages.push_back(work_.key_pages[n_taken]->as<char>());
+            }
+            return;
+        }
+        std::vector<std::shared_ptr<const Block>> pages;
+        if (window.kept) {
+            for (const auto& page : window.kept->pages) place.kept.push_back(page->as<char>());
+            pages.assign(window.kept->pages.begin(), window.kept->pages.begin() + window.n_before / kKeyPage);
+        }
+        while (pages.size() < n_pages) pages.push_back(zeros(shape_.bytes()));
+        for (const auto& page : pages) place.pages.push_back(page->as<char>());
+        if (window.n_before % kKeyPage) {  // a page of frames that are kept and of others
+            const int page = window.n_before / kKeyPage;
+            std::memcpy(place.pages[page], place.kept[page], shape_.bytes());
+        }
+        window.frames->pages = std::move(pages);
+    }
+
+    void copy_kept(Worker& worker) const {  // the frames behind all
+        for (size_t w = 0; w < windows_.size(); ++w) {
+            const EncoderWindow& window = windows_[w];
+            worker.each(window.n_after, [&](int i) {
+                copy_frame(shape_, places_[w].kept.data(), window.first_after + i, places_[w].pages.data(),
+                           window.n_before + window.n_rows() + i);
+            });
+        }
     }
 
     void lay_mel(Worker& worker) const {
@@ -257,63 +295,21 @@ private:
         else
             multiply_words(room, l.value.words, rows.n, values, Epilogue::store);
         const WindowPlace& place = places_[rows.window];
-        const int first = window.n_before + rows.first;
         for (int r = 0; r < rows.n; ++r) {
             std::copy(both[r], both[r] + d, work_.queries.as<float>() + (place.row + rows.first + r) * d);
-            lay_key(native_, place.shape, both[r] + d, first + r, keys(place));
-            lay_value(native_, place.shape, values[r], first + r, this->values(place));
-        }
-        if (!window.keys_values) return;
-        uint16_t* kept = window.keys_values + (static_cast<size_t>(layer) * 2 * window.n_rows() + rows.first) * d;
-        for (int r = 0; r < rows.n; ++r)
-            for (size_t i = 0; i < d; ++i) {
-                kept[r * d + i] = to_bfloat16(both[r][d + i]);
-                kept[(window.n_rows() + r) * d + i] = to_bfloat16(values[r][i]);
-            }
-    }
-
-    // Keys and values that were computed before.
-    void lay_cached(Worker& worker, int layer) const {
-        for (size_t w = 0; w < windows_.size(); ++w) {
-            const EncoderWindow& window = windows_[w];
-            lay_some(worker, places_[w], window.before, window.n_before, layer, 0);
-            lay_some(worker, places_[w], window.after, window.n_after, layer, window.n_before + window.n_rows());
+            lay_frame(native_, shape_, layer_in(window, layer), both[r] + d, values[r], window.n_before + rows.first + r,
+                      place.pages.data());
         }
     }
 
-    void lay_some(Worker& worker, const WindowPlace& place, const uint16_t* cached, int n, int layer, int at) const {
-        worker.share(n, kRows, [&](int first, int last) { lay_frames(place, cached, n, layer, at, first, last); });
-    }
-
-    void lay_frames(const WindowPlace& place, const uint16_t* cached, int n, int layer, int at, int first,
-                    int last) const {
-        const size_t d = d_;
-        std::vector<float> row(d);
-        for (int t = first; t < last; ++t) {
-            const uint16_t* key = cached + (static_cast<size_t>(layer) * 2 * n + t) * d;
-            std::transform(key, key + d, row.begin(), from_bfloat16);
-            lay_key(native_, place.shape, row.data(), at + t, keys(place));
-            const uint16_t* value = key + static_cast<size_t>(n) * d;
-            std::transform(value, value + d, row.begin(), from_bfloat16);
-            lay_value(native_, place.shape, row.data(), at + t, values(place));
-        }
-    }
-
-    WordPlaces keys(const WindowPlace& place) const {
-        return {work_.keys.as<int16_t>() + place.keys, work_.key_scales.as<float>() + place.scales};
-    }
-    WordPlaces values(const WindowPlace& place) const {
-        return {work_.values.as<int16_t>() + place.keys, work_.value_scales.as<float>() + place.scales};
-    }
-
-    void attend(HeadTask task) const {
+    void attend(int layer, HeadTask task) const {
         const WindowPlace& place = places_[task.window];
-        const WordPlaces keys = this->keys(place), values = this->values(place);
-        const size_t words = task.head * place.shape.head_size(), scales = task.head * place.shape.n_scales(), d = d_;
-        const size_t at = (place.row + task.first) * d + static_cast<size_t>(task.head) * dims_.d_head();
-        native_.attend({work_.queries.as<float>() + at, d, kLog2E / std::sqrt(static_cast<float>(dims_.d_head())),
-                        {keys.words + words, values.words + words, keys.scales + scales, values.scales + scales},
-                        place.biases.data(), task.n, place.shape.n_frames, dims_.d_head(), place.shape.d_pad(), work_.attended.as<float>() + at, d});
+        const EncoderWindow& window = windows_[task.window];
+        const size_t d = d_, at = (place.row + task.first) * d + static_cast<size_t>(task.head) * dims_.d_head();
+        const WordHead head{place.pages.data(), shape_.at(layer_in(window, layer), task.head), shape_.d_pad()};
+        native_.attend({work_.queries.as<float>() + at, d, kLog2E / std::sqrt(static_cast<float>(dims_.d_head())), head,
+                        place.biases.data(), task.n, window.n_attended(), dims_.d_head(), work_.attended.as<float>() + at,
+                        d});
     }
 
     void finish(RowBlock rows) const {

@@ -32,6 +32,11 @@ struct EncoderLayer {
     Norm attention_norm, mlp_norm;
 };
 
+// Keys and values of a window's frames in every layer, in the pages of `WordHead`; windows that grow share them.
+struct EncoderFrames {
+    std::vector<std::shared_ptr<const Block>> pages;
+};
+
 // Frames of one window: a run from `start` on, and single ones of padding behind it. They attend to frames that were
 // computed before, to each other, and to later frames that were computed before.
 struct EncoderWindow {
@@ -40,12 +45,11 @@ struct EncoderWindow {
     int n_columns, start, n_run;
     const int32_t* places;  // (n_places), in the window
     int n_places;
-    const uint16_t* before;  // (n_layer, 2, n_before, n_state): keys and values in bfloat16, or nothing
-    const uint16_t* after;
-    int n_before, n_after;
+    const EncoderFrames* kept;  // frames that were computed before, or nothing: the first n_before, and n_after others
+    int n_before, first_after, n_after;
     const float* log_weights;  // (n_attended), added to every attention, or nothing
     float* states;             // (n_rows, n_state)
-    uint16_t* keys_values;     // (n_layer, 2, n_rows, n_state), or nothing
+    EncoderFrames* frames;     // all that are attended to, written, or nothing
 
     int n_rows() const { return n_run + n_places; }
     int n_attended() const { return n_before + n_rows() + n_after; }

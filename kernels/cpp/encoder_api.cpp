@@ -1,5 +1,6 @@
 // The encoder for other languages; see api.cpp.
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "encoder.h"
@@ -49,16 +50,20 @@ SV_API void sv_encoder_norm(Encoder* encoder, int layer, int which, const float*
 SV_API void sv_encoder_positions(Encoder* encoder, const float* table) { encoder->positions = table; }
 SV_API void sv_encoder_padding(Encoder* encoder, const float* frame) { encoder->padding = frame; }
 
+SV_API EncoderFrames* sv_frames_new() {
+    return guarded([] { return new EncoderFrames; });
+}
+SV_API void sv_frames_free(EncoderFrames* frames) { delete frames; }
+
 struct sv_window {
-    int32_t n_columns, start, n_run, n_places, n_before, n_after;
+    int32_t n_columns, start, n_run, n_places, n_before, first_after, n_after;
     int64_t mel_stride;
     const float* mel;
     const int32_t* places;
-    const uint16_t* before;
-    const uint16_t* after;
+    const EncoderFrames* kept;
     const float* log_weights;
     float* states;
-    uint16_t* keys_values;
+    EncoderFrames* frames;
 };
 
 SV_API int sv_encoder_encode(Encoder* encoder, const sv_window* given, int n_windows, int n_threads) {
@@ -66,8 +71,8 @@ SV_API int sv_encoder_encode(Encoder* encoder, const sv_window* given, int n_win
         std::vector<EncoderWindow> windows;
         for (const sv_window* one = given; one < given + n_windows; ++one)
             windows.push_back({one->mel, static_cast<size_t>(one->mel_stride), one->n_columns, one->start, one->n_run,
-                               one->places, one->n_places, one->before, one->after, one->n_before, one->n_after,
-                               one->log_weights, one->states, one->keys_values});
+                               one->places, one->n_places, one->kept, one->n_before, one->first_after, one->n_after,
+                               one->log_weights, one->states, one->frames});
         encoder->encode(windows, n_threads);
         return 1;
     });
@@ -100,19 +105,18 @@ SV_API int sv_attend_tiles(const float* queries, int n_queries, const float* key
                            int d_head, const float* bias, float* out) {
     return guarded([&] {
         const EncoderKernels& kernels = *kernels_in_use().encoder;
-        const WordShape shape{1, d_head, n_frames};
-        std::vector<int16_t> key_words(shape.head_size()), value_words(shape.head_size());
-        std::vector<float> key_scales(shape.n_scales()), value_scales(shape.n_scales());
-        for (int t = 0; t < n_frames; ++t) {
-            const size_t at = static_cast<size_t>(t) * d_head;
-            lay_key(kernels, shape, keys + at, t, {key_words.data(), key_scales.data()});
-            lay_value(kernels, shape, values + at, t, {value_words.data(), value_scales.data()});
-        }
+        const PageShape shape{1, 1, d_head};
+        const int n_pages = (n_frames + kKeyPage - 1) / kKeyPage;
+        Block memory(n_pages * shape.bytes());
+        std::memset(memory.as<char>(), 0, memory.size());
+        std::vector<char*> pages;
+        for (int i = 0; i < n_pages; ++i) pages.push_back(memory.as<char>() + i * shape.bytes());
         const size_t stride = d_head;
-        const std::vector<float> biases = key_biases(shape, bias, 1.0f);
+        for (int t = 0; t < n_frames; ++t)
+            lay_frame(kernels, shape, 0, keys + t * stride, values + t * stride, t, pages.data());
+        const std::vector<float> biases = key_biases(n_frames, bias, 1.0f);
         kernels.attend({queries, stride, 1.44269504088896341f / std::sqrt(static_cast<float>(d_head)),
-                        {key_words.data(), value_words.data(), key_scales.data(), value_scales.data()},
-                        biases.data(), n_queries, n_frames, d_head, shape.d_pad(), out, stride});
+                        {pages.data(), 0, shape.d_pad()}, biases.data(), n_queries, n_frames, d_head, out, stride});
         return 1;
     });
 }

@@ -7,6 +7,7 @@
 namespace sottovoce {
 
 constexpr int kKeyBlock = 32;   // keys that lie together, and what numbers of a head are padded to
+constexpr int kKeyPage = 128;     // keys of all heads and layers that windows share
 constexpr int kWidestHead = 256;  // numbers of a head, padded
 constexpr int kTileKeys = 256;  // keys whose logits are there at a time
 constexpr float kNoKey = -1e30f;  // the logit of what is no key
@@ -41,13 +42,25 @@ struct WordProduct {
     Epilogue epilogue;
 };
 
-// Keys and values of one head of one window: keys are (n_blocks, d_pad / 2, 32, 2), values (n_blocks * 16, d_pad, 2),
-// and each has its scale. Frames of the last block that are not there are zeros.
+// Keys and values of one head of a window, in pages of kKeyPage frames. In each lie, behind each other, the words of keys
+// (kKeyPage / 32, d_pad / 2, 32, 2) and of values (kKeyPage / 2, d_pad, 2), then the scales of keys and of values. Frames
+// of the last block that are not there may be any finite ones.
 struct WordHead {
-    const int16_t* keys;
-    const int16_t* values;
-    const float* key_scales;
-    const float* value_scales;
+    const char* const* pages;
+    size_t at;  // where the head lies in each page, in bytes
+    int d_pad;
+
+    size_t n_words() const { return static_cast<size_t>(kKeyPage) * d_pad; }
+    const int16_t* page(int t) const { return reinterpret_cast<const int16_t*>(pages[t / kKeyPage] + at); }
+    const float* scales(int t) const { return reinterpret_cast<const float*>(page(t) + 2 * n_words()) + t % kKeyPage; }
+
+    // From frame t on, in its page.
+    const int16_t* keys(int t) const {
+        return page(t) + t % kKeyPage / kKeyBlock * kKeyBlock * d_pad + t % kKeyBlock * 2;
+    }
+    const int16_t* values(int t) const { return page(t) + n_words() + t % kKeyPage * d_pad; }
+    const float* key_scales(int t) const { return scales(t); }
+    const float* value_scales(int t) const { return scales(t) + kKeyPage; }
 };
 
 // Queries over all keys of a head.
@@ -57,7 +70,7 @@ struct WordAttention {
     float scale;  // of queries, to logits of base 2
     WordHead head;
     const float* bias;  // added to logits of base 2; (n_frames) padded to whole blocks, where it is kNoKey
-    int n_queries, n_frames, d_head, d_pad;
+    int n_queries, n_frames, d_head;
     float* out;
     size_t out_stride;
 };

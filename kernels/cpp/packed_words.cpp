@@ -21,6 +21,19 @@ float scale_of(const float* weights, int n) {
     return scale > 0.0 ? static_cast<float>(scale) : 1.0f;
 }
 
+// Where one frame lies in the page of a head: its pairs of numbers are a block apart, its numbers two.
+struct FramePlaces {
+    int16_t *key, *value;
+    float *key_scale, *value_scale;
+};
+
+FramePlaces places(const PageShape& shape, char* head, int t) {
+    const WordHead in{&head, 0, shape.d_pad()};
+    const int place = t % kKeyPage;
+    return {const_cast<int16_t*>(in.keys(place)), const_cast<int16_t*>(in.values(place / 2 * 2)) + place % 2,
+            const_cast<float*>(in.key_scales(place)), const_cast<float*>(in.value_scales(place))};
+}
+
 }  // namespace
 
 void pack_words(const PackedShape& shape, const float* rows, const float* bias, int first, int n, uint8_t* memory) {
@@ -46,30 +59,34 @@ WordTable table_in_words(const PackedShape& shape, const uint8_t* memory) {
             reinterpret_cast<const float*>(memory + shape.biases()), shape.n_out, shape.n_in};
 }
 
-void lay_key(const EncoderKernels& kernels, const WordShape& shape, const float* key, int t, WordPlaces to) {
-    const int d = shape.d_head, d_pad = shape.d_pad();
+void lay_frame(const EncoderKernels& kernels, const PageShape& shape, int layer, const float* key, const float* value,
+               int t, char* const* pages) {
+    const int d = shape.d_head;
     int16_t words[kWidestHead] = {};  // so that the last pair of an odd head is whole
     for (int head = 0; head < shape.n_head; ++head) {
-        to.scales[head * shape.n_scales() + t] = kernels.fill(key + head * d, d, most_word(d_pad), words);
-        int16_t* block = to.words + head * shape.head_size() + static_cast<size_t>(t / kKeyBlock) * kKeyBlock * d_pad;
-        for (int i = 0; i < d; i += 2)
-            std::memcpy(block + (i / 2 * kKeyBlock + t % kKeyBlock) * 2, words + i, 2 * sizeof(int16_t));
+        const FramePlaces to = places(shape, pages[t / kKeyPage] + shape.at(layer, head), t);
+        *to.key_scale = kernels.fill(key + head * d, d, most_word(shape.d_pad()), words);
+        for (int i = 0; i < d; i += 2) std::memcpy(to.key + i * kKeyBlock, words + i, 2 * sizeof(int16_t));
+        *to.value_scale = kernels.fill(value + head * d, d, kMostValue, words);
+        for (int i = 0; i < d; ++i) to.value[2 * i] = words[i];
     }
 }
 
-void lay_value(const EncoderKernels& kernels, const WordShape& shape, const float* value, int t, WordPlaces to) {
-    const int d = shape.d_head, d_pad = shape.d_pad();
-    int16_t words[kWidestHead];
-    for (int head = 0; head < shape.n_head; ++head) {
-        to.scales[head * shape.n_scales() + t] = kernels.fill(value + head * d, d, kMostValue, words);
-        int16_t* pair = to.words + head * shape.head_size() + static_cast<size_t>(t / 2) * d_pad * 2 + t % 2;
-        for (int i = 0; i < d; ++i) pair[2 * i] = words[i];
+void copy_frame(const PageShape& shape, const char* const* pages, int from, char* const* others, int to) {
+    for (size_t at = 0; at < shape.bytes(); at += shape.head_bytes()) {
+        const FramePlaces source = places(shape, const_cast<char*>(pages[from / kKeyPage]) + at, from);
+        const FramePlaces copy = places(shape, others[to / kKeyPage] + at, to);
+        for (int i = 0; i < shape.d_pad(); i += 2)
+            std::memcpy(copy.key + i * kKeyBlock, source.key + i * kKeyBlock, 2 * sizeof(int16_t));
+        for (int i = 0; i < shape.d_pad(); ++i) copy.value[2 * i] = source.value[2 * i];
+        *copy.key_scale = *source.key_scale;
+        *copy.value_scale = *source.value_scale;
     }
 }
 
-std::vector<float> key_biases(const WordShape& shape, const float* bias, float unit) {
-    std::vector<float> all(shape.n_scales(), kNoKey);
-    for (int t = 0; t < shape.n_frames; ++t) all[t] = bias ? unit * bias[t] : 0.0f;
+std::vector<float> key_biases(int n_frames, const float* bias, float unit) {
+    std::vector<float> all(padded(n_frames, kKeyBlock), kNoKey);
+    for (int t = 0; t < n_frames; ++t) all[t] = bias ? unit * bias[t] : 0.0f;
     return all;
 }
 

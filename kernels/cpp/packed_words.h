@@ -13,26 +13,24 @@ void pack_words(const PackedShape& shape, const float* rows, const float* bias, 
 
 WordTable table_in_words(const PackedShape& shape, const uint8_t* memory);
 
-// How keys and values of one window lie: head by head, see `WordHead`.
-struct WordShape {
-    int n_head, d_head, n_frames;
+// How keys and values of a page of frames lie: layer by layer and head by head, see `WordHead`.
+struct PageShape {
+    int n_layer, n_head, d_head;
 
     int d_pad() const { return padded(d_head, kKeyBlock); }
-    size_t n_scales() const { return padded(n_frames, kKeyBlock); }  // of a head
-    size_t head_size() const { return n_scales() * d_pad(); }
+    size_t head_bytes() const { return 2 * kKeyPage * (d_pad() * sizeof(int16_t) + sizeof(float)); }
+    size_t at(int layer, int head) const { return (static_cast<size_t>(layer) * n_head + head) * head_bytes(); }
+    size_t bytes() const { return at(n_layer, 0); }
 };
 
-// Keys, or values, of all heads in words.
-struct WordPlaces {
-    int16_t* words;
-    float* scales;
-};
+// Lay the key and the value (n_head * d_head) of frame t in one layer; what pads heads must be zeros already.
+void lay_frame(const EncoderKernels& kernels, const PageShape& shape, int layer, const float* key, const float* value,
+               int t, char* const* pages);
 
-// Lay the key or value (n_head * d_head) of frame t; what pads heads and the last block must be zeros already.
-void lay_key(const EncoderKernels& kernels, const WordShape& shape, const float* key, int t, WordPlaces to);
-void lay_value(const EncoderKernels& kernels, const WordShape& shape, const float* value, int t, WordPlaces to);
+// Copy frame `from` of some pages, in all layers, to frame `to` of others.
+void copy_frame(const PageShape& shape, const char* const* pages, int from, char* const* others, int to);
 
-// Biases of all keys, n_scales() of them. bias: (n_frames), times `unit`, or nothing: zeros.
-std::vector<float> key_biases(const WordShape& shape, const float* bias, float unit);
+// Biases of n_frames keys, padded to whole blocks. bias: (n_frames), times `unit`, or nothing: zeros.
+std::vector<float> key_biases(int n_frames, const float* bias, float unit);
 
 }  // namespace sottovoce

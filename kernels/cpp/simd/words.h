@@ -31,26 +31,36 @@ struct NothingAhead {
     void fetch(int) const {}
 };
 
-// Sums of R rows of words with the pairs that lie abreast at `table`, step by step.
+struct OneTable {
+    const int16_t* table;
+
+    const int16_t* operator()(int) const { return table; }
+};
+
+// Sums of R rows of words with the pairs that lie abreast in a table, whose parts have so many steps each.
 // Unrolled as told: else GCC 12 stores every sum at every step.
-template <int R, class Meanwhile>
-void sum_words(const int16_t* rows, size_t row_stride, const int16_t* table, size_t step, int n_steps,
+template <int R, class Tables, class Meanwhile>
+void sum_words(const int16_t* rows, size_t row_stride, Tables tables, int n_in_table, size_t step, int n_steps,
                Meanwhile ahead, Sums (*found)[kAbreast]) {
     Sums sums[R][kAbreast];  // of its own, so that it stays in registers
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 16
         for (int i = 0; i < kAbreast; ++i) sums[r][i] = Sums{};
-    for (int j = 0; j < n_steps; ++j, table += step) {
-        ahead.fetch(j);
-        Words abreast[kAbreast];
+    for (int first = 0; first < n_steps; first += n_in_table) {
+        const int16_t* table = tables(first);
+        const int last = first + n_in_table < n_steps ? first + n_in_table : n_steps;
+        for (int j = first; j < last; ++j, table += step) {
+            ahead.fetch(j);
+            Words abreast[kAbreast];
 #pragma GCC unroll 16
-        for (int i = 0; i < kAbreast; ++i) abreast[i] = Words::load(table + i * F::n * 2);
+            for (int i = 0; i < kAbreast; ++i) abreast[i] = Words::load(table + i * F::n * 2);
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-            const Words pair = Words::repeat(rows + r * row_stride + 2 * j);
+            for (int r = 0; r < R; ++r) {
+                const Words pair = Words::repeat(rows + r * row_stride + 2 * j);
 #pragma GCC unroll 16
-            for (int i = 0; i < kAbreast; ++i) sums[r][i] = dot_words(sums[r][i], abreast[i], pair);
+                for (int i = 0; i < kAbreast; ++i) sums[r][i] = dot_words(sums[r][i], abreast[i], pair);
+            }
         }
     }
 #pragma GCC unroll 16
@@ -107,7 +117,8 @@ struct WordPanels {
         const size_t depth = static_cast<size_t>(p.table.n_pairs()) * 2;
         const int16_t* values = p.table.values + panel * kPanel * depth;
         Sums sums[R][kAbreast];
-        sum_words<R>(p.rows + row * depth, depth, values + at * 2, kPanel * 2, p.table.n_pairs(), ahead(row, values), sums);
+        sum_words<R>(p.rows + row * depth, depth, OneTable{values + at * 2}, p.table.n_pairs(), kPanel * 2, p.table.n_pairs(),
+                     ahead(row, values), sums);
         for (int r = 0; r < R; ++r) {
             const F scale = F::set(p.scales[row + r]);
             for (int i = 0; i < kAbreast; ++i) {
@@ -148,6 +159,7 @@ struct WordTiles {
     float* totals;      // (kQueries), of the shares so far
 
     int n_padded() const { return padded(n_keys, kKeyBlock); }
+    int d_pad() const { return a.head.d_pad; }
 
     template <int R>
     void rows(int row) const {
@@ -169,13 +181,13 @@ struct WordTiles {
         F largest[R];
         for (int r = 0; r < R; ++r) largest[r] = F::set(most[row + r]);
         for (int at = 0; at < n_padded(); at += kAbreast * F::n) {
-            const size_t block = (first + at) / kKeyBlock, place = (first + at) % kKeyBlock;
-            const int16_t* keys = a.head.keys + block * kKeyBlock * a.d_pad + place * 2;
+            const int key = first + at;
             Sums sums[R][kAbreast];
-            sum_words<R>(queries + row * a.d_pad, a.d_pad, keys, kKeyBlock * 2, a.d_pad / 2, NothingAhead{}, sums);
+            sum_words<R>(queries + row * d_pad(), d_pad(), OneTable{a.head.keys(key)}, d_pad() / 2, kKeyBlock * 2, d_pad() / 2,
+                         NothingAhead{}, sums);
             for (int i = 0; i < kAbreast; ++i) {
-                const int key = first + at + i * F::n;
-                const F scale = F::load(a.head.key_scales + key), bias = F::load(a.bias + key);
+                const F scale = F::load(a.head.key_scales(key) + i * F::n);
+                const F bias = F::load(a.bias + key + i * F::n);
                 for (int r = 0; r < R; ++r) {
                     const F logit = fused(from_sums(sums[r][i]) * scale, F::set(scales[row + r]), bias);
                     logit.store(logits[r] + at + i * F::n);
@@ -194,11 +206,14 @@ struct WordTiles {
     float share(int row, float* logits, float factor) const {
         const F by = F::set(most[row]);
         F sum = F::set(0.0f), largest = F::set(0.0f);
-        for (int t = 0; t < n_padded(); t += F::n) {
-            const F one = two_to_the(F::load(logits + t) - by), worth = one * F::load(a.head.value_scales + first + t);
-            sum = sum + one;
-            largest = larger(largest, worth);
-            worth.store(logits + t);
+        for (int begin = 0; begin < n_padded(); begin += kKeyPage, logits += kKeyPage) {
+            const float* scales = a.head.value_scales(first + begin);
+            for (int t = 0; t < kKeyPage && begin + t < n_padded(); t += F::n) {
+                const F one = two_to_the(F::load(logits + t) - by), worth = one * F::load(scales + t);
+                sum = sum + one;
+                largest = larger(largest, worth);
+                worth.store(logits + t);
+            }
         }
         totals[row] = totals[row] * factor + sum.sum();
         return largest.most();
@@ -206,15 +221,14 @@ struct WordTiles {
 
     template <int R>
     void add_values(int row, const int16_t (*shares)[kTileKeys], const float* factors, const float* steps) const {
-        const int n_pairs = n_padded() / 2;
-        const int16_t* values = a.head.values + static_cast<size_t>(first) * a.d_pad;
-        for (int at = 0; at < a.d_pad; at += kAbreast * F::n) {
+        for (int at = 0; at < d_pad(); at += kAbreast * F::n) {
+            const auto values = [&](int pair) { return a.head.values(first + 2 * pair) + at * 2; };
             Sums found[R][kAbreast];
-            sum_words<R>(shares[0], kTileKeys, values + at * 2, static_cast<size_t>(a.d_pad) * 2, n_pairs, NothingAhead{},
-                         found);
+            sum_words<R>(shares[0], kTileKeys, values, kKeyPage / 2, static_cast<size_t>(d_pad()) * 2, n_padded() / 2,
+                         NothingAhead{}, found);
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < kAbreast; ++i) {
-                    float* to = sums + (row + r) * a.d_pad + at + i * F::n;
+                    float* to = sums + (row + r) * d_pad() + at + i * F::n;
                     fused(from_sums(found[r][i]), F::set(steps[r]), F::load(to) * F::set(factors[r])).store(to);
                 }
         }
@@ -228,11 +242,11 @@ void attend_words(const WordAttention& a) {
     for (int first = 0; first < a.n_queries; first += kQueries) {
         const int n = a.n_queries - first < kQueries ? a.n_queries - first : kQueries;
         for (int q = 0; q < n; ++q) {
-            int16_t* words = queries + q * a.d_pad;
+            int16_t* words = queries + q * a.head.d_pad;
             const float* from = a.queries + (first + q) * a.query_stride;
-            scales[q] = a.scale * fill_words(from, a.d_head, most_word(a.d_pad), words);
-            for (int i = a.d_head; i < a.d_pad; ++i) words[i] = 0;
-            for (int i = 0; i < a.d_pad; ++i) sums[q * a.d_pad + i] = 0.0f;
+            scales[q] = a.scale * fill_words(from, a.d_head, most_word(a.head.d_pad), words);
+            for (int i = a.d_head; i < a.head.d_pad; ++i) words[i] = 0;
+            for (int i = 0; i < a.head.d_pad; ++i) sums[q * a.head.d_pad + i] = 0.0f;
             most[q] = kNoKey;
             totals[q] = 0.0f;
         }
@@ -244,7 +258,7 @@ void attend_words(const WordAttention& a) {
             const F inverse = F::set(1.0f / totals[q]);
             float* out = a.out + (first + q) * a.out_stride;
             for (int i = 0; i < a.d_head; i += F::n)
-                (F::load(sums + q * a.d_pad + i) * inverse)
+                (F::load(sums + q * a.head.d_pad + i) * inverse)
                     .store_some(out + i, a.d_head - i < F::n ? a.d_head - i : F::n);
         }
     }

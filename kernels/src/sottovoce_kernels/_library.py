@@ -65,15 +65,15 @@ class Window(ctypes.Structure):
         ("n_run", c_int32),
         ("n_places", c_int32),
         ("n_before", c_int32),
+        ("first_after", c_int32),
         ("n_after", c_int32),
         ("mel_stride", c_int64),
         ("mel", c_void_p),
         ("places", WORDS),
-        ("before", c_void_p),
-        ("after", c_void_p),
+        ("kept", c_void_p),
         ("log_weights", c_void_p),
         ("states", c_void_p),
-        ("keys_values", c_void_p),
+        ("frames", c_void_p),
     )
 
 
@@ -122,6 +122,8 @@ _declare("sv_encoder_norm", None, A, N, N, A, A)
 _declare("sv_encoder_positions", None, A, A)
 _declare("sv_encoder_padding", None, A, A)
 _declare("sv_encoder_encode", N, A, A, N, N)
+_declare("sv_frames_new", A)
+_declare("sv_frames_free", None, A)
 _declare("sv_silero_new", A, ADDRESSES)
 _declare("sv_silero_free", None, A)
 _declare("sv_silero_detect", N, A, A, N, A, A, A)

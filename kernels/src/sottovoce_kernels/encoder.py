@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from sottovoce_kernels import _library
 from sottovoce_kernels._library import Native, check, library, words
 
-__all__ = ["Encoder", "Window", "attend_tiles", "multiply_words"]
+__all__ = ["Encoder", "Frames", "Window", "attend_tiles", "multiply_words"]
+
+
+class Frames(Native, free="sv_frames_free"):
+    """Keys and values of a window's frames in every layer, as the kernels lay them out.
+
+    Windows that grow share the memory of frames that do not change.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(library.sv_frames_new())
 
 
 @dataclass(frozen=True)
@@ -17,10 +27,10 @@ class Window:
 
     mel: address of float32 bands, `mel_stride` numbers apart, n_columns of which are the window's: beyond
     them it is zero. start, n_run: encoder frames of the run. places: positions of the single frames.
-    before, after: addresses of keys and values (n_layer, 2, n, n_state) in bfloat16 of n_before frames before
-    the run and n_after behind all, or 0. log_weights: (n_attended,) float32, added to the attention to each
-    frame, or 0. states: (n_rows, n_state) float32, written. keys_values: (n_layer, 2, n_rows, n_state)
-    bfloat16, written, or 0. n_rows counts the run and the places, n_attended also what was before and after.
+    kept: frames computed before, of which the first n_before lie before the run, and n_after, from
+    first_after on, behind all. log_weights: (n_attended,) float32, added to the attention to each
+    frame, or 0. states: (n_rows, n_state) float32, written. frames: all that are attended to, written, or
+    None. n_rows counts the run and the places, n_attended also what was before and after.
     """
 
     mel: int
@@ -30,18 +40,20 @@ class Window:
     n_run: int
     states: int
     places: Sequence[int] = ()
-    before: int = 0
+    kept: Frames | None = None
     n_before: int = 0
-    after: int = 0
+    first_after: int = 0
     n_after: int = 0
     log_weights: int = 0
-    keys_values: int = 0
+    frames: Frames | None = None
 
     def fields(self) -> _library.Window:
         """As the library reads it."""
-        sizes = (self.n_columns, self.start, self.n_run, len(self.places), self.n_before, self.n_after)
-        addresses = (self.before, self.after, self.log_weights, self.states, self.keys_values)
-        return _library.Window(*sizes, self.mel_stride, self.mel, words(self.places), *addresses)
+        sizes = (self.n_columns, self.start, self.n_run, len(self.places))
+        cached = (self.n_before, self.first_after, self.n_after)
+        kept, frames = (0 if each is None else each.address for each in (self.kept, self.frames))
+        addresses = (self.mel, words(self.places), kept, self.log_weights, self.states, frames)
+        return _library.Window(*sizes, *cached, self.mel_stride, *addresses)
 
 
 class Encoder(Native, free="sv_encoder_free"):

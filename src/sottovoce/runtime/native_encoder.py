@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import sottovoce_kernels as kernels
-from sottovoce_kernels.encoder import Encoder, Window
+from sottovoce_kernels.encoder import Encoder, Frames, Window
 
 from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Array, Checkpoint, floats
@@ -85,44 +85,43 @@ class NativeEncoderOutput(EncodedWindows[Floats, CrossKeysValues]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowFrames:
-    """Cached frames: states (n, d) float32, and the encoder's keys_values (n_layer, 2, n, d) bfloat16."""
+    """Cached frames: states (n, d) float32, and keys and values of which theirs begin at `first`."""
 
     states: Floats
-    keys_values: Words
+    keys_values: Frames
+    first: int = 0
 
     @property
     def n_frames(self) -> int:
         return len(self.states)
 
     def part(self, start: int, end: int) -> WindowFrames:
-        return WindowFrames(self.states[start:end], np.ascontiguousarray(self.keys_values[:, :, start:end]))
+        return WindowFrames(self.states[start:end], self.keys_values, self.first + start)
 
 
-def _joined(update: EncoderUpdate[WindowFrames], computed: WindowFrames) -> WindowFrames:
-    parts = [part for part in (update.before, computed, update.after) if part is not None]
-    if len(parts) == 1:
-        return computed
-    states = np.concatenate([part.states for part in parts])
-    return WindowFrames(states, np.concatenate([part.keys_values for part in parts], axis=2))
-
-
-def _window(update: EncoderUpdate[WindowFrames], mel: Floats, computed: WindowFrames) -> Window:
+def _window(update: EncoderUpdate[WindowFrames], mel: Floats, frames: WindowFrames) -> Window:
+    """Return the update's part to compute; states of frames that are kept are copied."""
     n_columns = mel.shape[1]
     before, after, weights = update.before, update.after, update.log_weights
+    n_before, n_after = (0 if kept is None else kept.n_frames for kept in (before, after))
+    if before is not None:
+        frames.states[:n_before] = before.states
+    if after is not None:
+        frames.states[frames.n_frames - n_after :] = after.states
     return Window(
         mel.ctypes.data,
         n_columns,
         min(n_columns, 2 * update.end) if update.ends else n_columns,
         update.start,
         update.end - update.start,
-        computed.states.ctypes.data,
+        frames.states[n_before:].ctypes.data,
         places=update.places,
-        before=0 if before is None else before.keys_values.ctypes.data,
-        n_before=0 if before is None else before.n_frames,
-        after=0 if after is None else after.keys_values.ctypes.data,
-        n_after=0 if after is None else after.n_frames,
+        kept=None if before is None else before.keys_values,
+        n_before=n_before,
+        first_after=0 if after is None else after.first,
+        n_after=n_after,
         log_weights=0 if weights is None else weights.ctypes.data,
-        keys_values=computed.keys_values.ctypes.data,
+        frames=frames.keys_values,
     )
 
 
@@ -210,8 +209,7 @@ class NativeEncoder:
         ]
         self._encoder.encode(to_encode, n_threads())
         results = []
-        for (plan, update), room in zip(planned, rooms, strict=True):
-            frames = _joined(update, room)
+        for (plan, update), frames in zip(planned, rooms, strict=True):
             weights = None if update.log_weights is None else update.log_weights[None]
             encoded = NativeEncoderOutput(frames.states[None], (plan.cache.n_content,), None, weights)
             state: EncoderState = NativeEncoderState(plan.cache, frames)
@@ -219,6 +217,4 @@ class NativeEncoder:
         return results
 
     def _room(self, update: EncoderUpdate[WindowFrames]) -> WindowFrames:
-        n_frames, d = update.n_frames, self.dims.n_audio_state
-        keys_values = np.empty((self.dims.n_audio_layer, 2, n_frames, d), np.uint16)
-        return WindowFrames(np.empty((n_frames, d), np.float32), keys_values)
+        return WindowFrames(np.empty((update.n_attended, self.dims.n_audio_state), np.float32), Frames())
