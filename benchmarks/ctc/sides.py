@@ -151,16 +151,11 @@ def nemo(task: Task) -> Side:
     return Batched(decode)
 
 
-def pyctcdecode(task: Task, build: Callable[..., Any], *, unknown_score: float | None = None) -> Side:
-    """build: `build_ctcdecoder` of pyctcdecode or `ctc.compat`.
-
-    unknown_score: the price of an unknown word in nats, as ours; None: pyctcdecode's own, times its
-    weight.
-    """
+def pyctcdecode(task: Task, build: Callable[..., Any]) -> Side:
+    """build: `build_ctcdecoder` of pyctcdecode or `ctc.compat`."""
     path = None if task.lm is None else str(task.lm)
     words = list(task.known.words) if task.lm else None
-    own = {} if unknown_score is None else {"unk_score_offset": unknown_score / (WEIGHT * LN10)}
-    decoder = build(task.known.labels, path, words, alpha=WEIGHT, beta=WORD_SCORE, **own)
+    decoder = build(task.known.labels, path, words, alpha=WEIGHT, beta=WORD_SCORE)
     return OneByOne(lambda row: str(decoder.decode(row.numpy(), beam_width=task.beam_size)))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.emissions import network_runtime
 from sottovoce.text.languages import LanguageChoice, language_codes
-from sottovoce.types import FRAMES_PER_SECOND
 
 if TYPE_CHECKING:
     from sottovoce.audio.io import AudioSource
@@ -161,25 +159,11 @@ class CtcModel(Recogniser):
         decoder = self._decoder(fusion, options.decoding.hotwords, beam_size)
         return CtcTranscriber(runtime or self.runtime, self.network, decoder, options, second)
 
-    def _commit_frames(self, stream: StreamOptions) -> int | None:
-        """Return `CtcOptions.commit_frames`, of which half lies behind the words that are committed."""
-        if not math.isfinite(stream.near_frames):
-            return None
-        near_s = stream.near_frames / FRAMES_PER_SECOND
-        return max(2, round(2 * near_s / self.network.frame_s))
-
-    def _decoder(
-        self,
-        fusion: LanguageModels | None,
-        terms: str | None,
-        beam_size: int,
-        commit_frames: int | None = CtcOptions().commit_frames,
-    ) -> CtcDecoder:
+    def _decoder(self, fusion: LanguageModels | None, terms: str | None, beam_size: int) -> CtcDecoder:
         if fusion is None:
             phrases = [term.strip() for term in (terms or "").split(",") if term.strip()]
             config = self._config_with(hotwords=phrases or None)
-            options = replace(config.options, beam_size=beam_size, commit_frames=commit_frames)
-            return self._decoder_of(replace(config, options=options))
+            return self._decoder_of(replace(config, options=replace(config.options, beam_size=beam_size)))
         if not isinstance(fusion, CtcDecoder):
             raise OptionError(f"fusion: expected a CtcDecoder of {self.name}, got {fusion!r:.60}")
         if tuple(fusion.labels.names) != tuple(self.network.labels.names):
@@ -325,7 +309,7 @@ class CtcModel(Recogniser):
         speakers = (chosen.speakers or None) if speakers is None else speakers
         return CtcSession(
             self.network,
-            self._decoder(None, live.static_prompt, beam_size, commit_frames=self._commit_frames(live)),
+            self._decoder(None, live.static_prompt, beam_size),
             chosen,
             languages=(code,) if code else self.languages,
             runtime=runtime or self.runtime,

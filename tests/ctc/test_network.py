@@ -182,6 +182,18 @@ def test_live_speech_has_the_words_of_the_recording(recording: np.ndarray) -> No
     assert float(np.median(late)) < 2.0
 
 
+def test_characters_are_words_in_scripts_without_spaces(recording: np.ndarray) -> None:
+    model = sottovoce.ctc_model(reads_levels, labels=["-", "你", "a", "好"], frame_s=0.02)
+    whole = model.transcribe(recording).collect()
+    assert {word.word.strip() for word in whole.words} >= {"你", "好"}
+    assert all(word.word in "你好" or set(word.word) == {" ", "a"} for word in whole.words)
+    assert "你好" in whole.text
+    with model.session(vad=False) as session:
+        events = session.push(recording) + session.close()
+    words = [word for event in events if isinstance(event, Partial) for word in event.words]
+    assert [(word.word, word.start) for word in words] == [(word.word, word.start) for word in whole.words]
+
+
 def test_language_models_take_part(recording: np.ndarray, tmp_path: Path) -> None:
     english = model(language="en")
     (tmp_path / "words.txt").write_text("a\nb\n")

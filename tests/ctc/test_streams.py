@@ -41,7 +41,7 @@ def chunks(rows: np.ndarray) -> list[np.ndarray]:
 
 
 def decoder(kind: str, **options: object) -> CtcDecoder:
-    chosen = CtcOptions(beam_size=8, n_best=3, **options)  # type: ignore[arg-type]
+    chosen = CtcOptions(**{"beam_size": 8, "n_best": 3, **options})  # type: ignore[arg-type]
     if kind == "plain":
         return CtcDecoder(LABELS, 0, options=chosen)
     if kind == "lexicon":
@@ -132,6 +132,25 @@ def test_committed_words_are_told_once_and_stay(kind: str) -> None:
         assert event.utterance == 0
         assert event.end <= event.emission_time
         assert (event.start, event.end) == (event.words[0].start, event.words[-1].end)
+
+
+@pytest.mark.parametrize("kind", ["plain", "lexicon", "letters"])
+def test_words_on_which_the_text_ahead_is_based_are_committed(kind: str) -> None:
+    """With all later frames ahead, they are those of the whole, and all words before the last chunk."""
+    rows, searcher = speech(40, 3), decoder(kind, beam_size=64)
+    whole = searcher.start()
+    searcher.decode_chunk(whole, rows)
+    text, state = searcher.partials(whole)[0][0].text, searcher.start()
+    for begin in range(0, len(rows), CHUNK):
+        part, later = rows[begin : begin + CHUNK], rows[begin + CHUNK :]
+        searcher.decode_chunk(state, part)
+        ahead = searcher.look_ahead(state, later)
+        assert searcher.partials(ahead)[0][0].text == text
+        assert text.startswith(state.committed[0].text)
+        late = int(state.n_frames[0]) - state.committed[0].n_frames
+        assert late < 2 * CHUNK
+    assert len(state.committed[0].words) > 35
+    assert searcher.partials(state)[0][0].text == text
 
 
 @pytest.mark.parametrize("kind", KINDS)

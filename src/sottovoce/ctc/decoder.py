@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -376,6 +377,16 @@ class EmissionDecoder:
             self._text_so_far(history, symbols)
             for history, symbols in zip(state.committed, histories_of(state, best), strict=True)
         ]
+
+    def look_ahead(self, state: PrefixState, log_probs: Emissions) -> PrefixState:
+        """Return a copy of a state that is advanced over frames (B, T, V) that may still change.
+
+        Complete words of the state on which the best hypothesis of the copy is based are committed.
+        """
+        ahead = copy(state)
+        self._advance(ahead, *self._checked(log_probs, None))
+        self._committer.commit(state, ahead)
+        return ahead
 
     def stream(self, chunks: Iterable[Emissions]) -> Iterator[StreamUpdate]:
         """Decode a stream of log-probabilities (T, V) in chunks; yield updates."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tarfile
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import NamedTuple, Protocol, cast
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.text.files import decode_text, read_lines, read_text
+from sottovoce.text.languages import UNSPACED_LETTERS
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +23,8 @@ PIECE_START = "▁"
 SEPARATORS = (" ", "|", PIECE_START)
 """Labels for the space between words, by precedence: plain, fairseq's and wav2vec2's, SentencePiece's."""
 
+
+_UNSPACED = re.compile(f"{PIECE_START}?[{UNSPACED_LETTERS}]")
 
 UNFINISHED = -1
 """Mark of a hypothesis' last word if it is unfinished, and spelled by its tokens."""
@@ -36,6 +41,20 @@ class SpelledWord(NamedTuple):
 
 def _begins_word(name: str) -> bool:
     return name.startswith(PIECE_START) and len(name) > 1
+
+
+def with_space(word: str) -> str:
+    """Return a word as it follows others: after a space, unless its script has none."""
+    return word if _UNSPACED.match(word) else f" {word}"
+
+
+def _is_character(name: str) -> bool:
+    """Whether a label is a word of a script without spaces. Combining marks belong to the label before."""
+    return _UNSPACED.match(name) is not None and not unicodedata.category(name[0]).startswith("M")
+
+
+def _is_mark(name: str) -> bool:
+    return unicodedata.category(name[:1] or "-").startswith("M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,10 @@ class Labels:
     """Which labels stand between words: the separator, or a lone "▁"."""
     has_pieces: bool = field(init=False, repr=False, compare=False)
     """Whether labels mark the beginning of words."""
+    characters: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+    """Which labels are words of scripts without spaces."""
+    marks: tuple[bool, ...] = field(init=False, repr=False, compare=False)
+    """Which labels are combining marks of the label before."""
     glue: str = field(init=False, repr=False, compare=False)
     """Text between labels that know no words."""
 
@@ -80,6 +103,8 @@ class Labels:
             ("word_starts", starts),
             ("separators", separators),
             ("has_pieces", has_pieces),
+            ("characters", tuple(map(_is_character, self.names))),
+            ("marks", tuple(map(_is_mark, self.names))),
             ("glue", "" if is_single else " "),
         ):
             object.__setattr__(self, name, value)
@@ -107,12 +132,16 @@ class Labels:
         return " ".join("".join(parts).replace(PIECE_START, " ").split())
 
     def words(self, tokens: Sequence[int]) -> list[SpelledWord]:
-        starts = self.word_starts
         words: list[SpelledWord] = []
         first = 0
+        is_character = False
         for place in range(len(tokens) + 1):
-            is_end = place == len(tokens) or tokens[place] == self.separator or starts[tokens[place]]
-            if not is_end:
+            is_end = place == len(tokens) or tokens[place] == self.separator
+            if not is_end and self.marks[tokens[place]]:
+                continue
+            was_character = is_character
+            is_character = not is_end and self.characters[tokens[place]]
+            if not (is_end or was_character or is_character or self.word_starts[tokens[place]]):
                 continue
             text = self.spell(tokens[first:place])
             if text:
@@ -166,7 +195,7 @@ class SymbolReader:
             ends = [i + 1 for i, symbol in enumerate(symbols) if 0 < symbol // n_labels <= len(self.lexicon)]
             n_closed = ends[-1] if ends else 0
             return self.words(symbols[:n_closed]), n_closed
-        if not self.labels.has_words:
+        if not (self.labels.has_words or any(self.labels.characters)):
             names = self.labels.names
             return [SpelledWord(names[s % n_labels], i, i + 1) for i, s in enumerate(symbols)], len(symbols)
         words = self.finished_words(symbols)
@@ -175,12 +204,12 @@ class SymbolReader:
     def join(self, texts: Sequence[str]) -> str:
         present = [text for text in texts if text]
         if self.lexicon or self.labels.has_words:
-            return " ".join(present)
+            return "".join(map(with_space, present)).removeprefix(" ")
         return self.labels.glue.join(present)
 
     def text(self, symbols: Sequence[int], words: Sequence[SpelledWord]) -> str:
         if self.lexicon:
-            return " ".join(word.text for word in words)
+            return self.join([word.text for word in words])
         n_labels = len(self.labels)
         return self.labels.spell([symbol % n_labels for symbol in symbols])
 

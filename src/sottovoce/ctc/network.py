@@ -19,7 +19,7 @@ import numpy as np
 
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.emissions import as_arrays, checked, likely_blank, log_softmax
-from sottovoce.ctc.labels import PIECE_START, LabelList, LabelSource, labels_of
+from sottovoce.ctc.labels import PIECE_START, LabelList, LabelSource, labels_of, with_space
 from sottovoce.ctc.search import PrefixState
 from sottovoce.errors import CheckpointError, InputError, MissingExtraError, OptionError, cause_of
 from sottovoce.lm.base import Floats
@@ -177,7 +177,7 @@ def new_words(
 ) -> list[Word]:
     """Return the words of one stream that were committed since the last call, and at the end all others.
 
-    They are as in transcripts, with the space before them, and `offset_s` later.
+    They are as in transcripts, with the space before them, if any, and `offset_s` later.
     """
     words: Sequence[Word] = [word for event in decoder.committed(search) for word in event.words]
     if final:
@@ -191,7 +191,7 @@ def spaced(words: Sequence[Word], language: str, offset_s: float) -> list[Word]:
     return [
         replace(
             word,
-            word=f" {word.word}",
+            word=with_space(word.word),
             start=round(word.start + offset_s, 3),
             end=round(word.end + offset_s, 3),
             language=language or None,

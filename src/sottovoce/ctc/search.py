@@ -17,7 +17,8 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -198,6 +199,10 @@ class CommittedHistory:
     n_shared: int = 0
     flush_deadline_frames: int = 0
 
+    def __copy__(self) -> CommittedHistory:
+        parts = {name: getattr(self, name)[:] for name in ("symbols", "first", "last", "peak", "words")}
+        return replace(self, **parts)
+
     def add(self, symbols: Sequence[int], times: TokenTimes, n_frames: int, reader: SymbolReader) -> None:
         """Commit symbols, and drop n_frames frames."""
         self.symbols.extend(symbols)
@@ -349,6 +354,13 @@ class PrefixState:
         n_remaining = remains.sum(axis=1)
         order = (~remains).argsort(axis=1, kind="stable")[:, : n_remaining.max(initial=0)]
         return scores[np.arange(n_batch)[:, None], order], n_remaining
+
+    def __copy__(self) -> PrefixState:
+        """Return a state that can be advanced on its own."""
+        copied = replace(self, committed=list(map(copy, self.committed)), emissions=[*self.emissions])
+        for name in _WRITTEN:
+            setattr(copied, name, getattr(self, name).copy())
+        return copied
 
     def joined(self) -> tuple[Floats, Ints]:
         if len(self.emissions) == 1:
@@ -503,13 +515,17 @@ class Committer:
         self._idle = idle
         self._has_times = has_times
 
-    def commit(self, state: PrefixState) -> None:
-        """Commit prefixes that have grown, and those of too many uncommitted frames."""
+    def commit(self, state: PrefixState, ahead: PrefixState | None = None) -> None:
+        """Commit prefixes that have grown, those of too many uncommitted frames, and words on which the best
+        beam of `ahead`, a copy of the state after further frames, is based.
+        """
         due: list[int | None] = []
         late = [self._is_late(state, row) for row in range(len(state.committed))]
         for row, (history, is_late) in enumerate(zip(state.committed, late, strict=True)):
             if is_late:
                 self._drop_stragglers(state, row)
+            elif ahead is not None:
+                late[row] = is_late = self._keep_words(state, ahead, row)
             n_shared = shared_symbols(state, row)
             due.append(n_shared if is_late or n_shared >= 2 * history.n_shared + LEAST_SHARED else None)
         if all(n is None for n in due):
@@ -526,6 +542,31 @@ class Committer:
     def _is_late(self, state: PrefixState, row: int) -> bool:
         most, deadline = self._most_frames, state.committed[row].flush_deadline_frames
         return most is not None and _n_held(state, row) >= max(most, deadline)
+
+    def _keep_words(self, state: PrefixState, ahead: PrefixState, row: int) -> bool:
+        """Drop beams that lack a complete word of the best beam of `ahead` within the frames of a state;
+        return whether there is one.
+        """
+        best = (ahead.acoustic + ahead.lm)[row].argmax(keepdims=True)
+        n_tokens = ahead.length[row, best]
+        read = ahead.symbols[row, best, 1 : int(n_tokens[0]) + 1]
+        if not (self._has_times and n_tokens[0]):
+            return False
+        emissions, lengths = ahead.joined()
+        frames = self._idle.emissions(emissions[row : row + 1, : int(lengths[row])])
+        spans = self._aligned(ahead, row, best, frames, read % len(self._reader.labels), n_tokens)
+        n_early = int((spans.first[0] < _n_held(state, row)).sum())
+        history, alive = state.committed[row], state.alive(row)
+        n_open = len(history.symbols) - history.n_closed
+        n_kept = self._reader.closed([*history.open_symbols(), *read[0, :n_early].tolist()])[1] - n_open
+        alive_symbols = state.symbols[row, alive, 1:]
+        if not 0 < n_kept <= alive_symbols.shape[1]:
+            return False
+        has_words = (alive_symbols[:, :n_kept] == read[:, :n_kept]).all(axis=1)
+        has_words &= state.length[row, alive] >= n_kept
+        if has_words.any():
+            state.drop(row, alive[~has_words])
+        return bool(has_words.any())
 
     def _drop_stragglers(self, state: PrefixState, row: int) -> None:
         """Drop beams that differ from the best one in the older half of the frames."""

@@ -1,13 +1,16 @@
 """A live session of a CTC network.
 
-At each update the network reads a window of the utterance up to now. Frames that have their right context,
-which the latency sets, go to the search and are not computed again; the words that it commits are final, and
-the rest of its best text may change.
+At each update the network reads the last seconds of speech. Frames that have their right context, which the
+latency sets, go to the search and are not computed again. A copy of the search looks ahead at the others: the
+words on which its best text is based are final, and the rest of that text may change.
+
+Speech before a pause stays in the window, without the pause, and the first words wait for `FIRST_S`, because
+networks are less accurate on short sound (docs/research/ctc.md, live).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -15,13 +18,19 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.network import AcousticModel, new_words, spaced
 from sottovoce.ctc.search import PrefixState
+from sottovoce.options.live import Latency
 from sottovoce.runtime.calls import RunOnHost, Runtime
 from sottovoce.runtime.emissions import EmissionsCall
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.live_session import EventEmitter, LiveSession, UpdateSchedule
 from sottovoce.streaming.options import SessionOptions
 from sottovoce.text.replacements import Replacements
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Samples, SpeechEnded, Word
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, SpeechEnded, Word
+
+RIGHT_S: Mapping[Latency, float] = {"low": 0.5, "balanced": 1.0, "sure": 2.0}
+"""Seconds of sound behind a word that is committed."""
+FIRST_S = 3.0
+"""Seconds of sound before the first words of a session are committed."""
 
 
 class CtcSession(LiveSession):
@@ -46,9 +55,12 @@ class CtcSession(LiveSession):
         self._languages = languages
         self._language = languages[0] if len(languages) == 1 else network.language
         self._shows_unstable = options.captions == "revisable"
-        self._right_s = min(stream.near_frames / FRAMES_PER_SECOND, network.margin_s)
-        self._least_samples = round(stream.audio_min_len_s * SAMPLE_RATE)
-        self._longest_s = min(network.longest_s, stream.audio_max_len_s)
+        frames = stream.frame_threshold
+        right_s = RIGHT_S[stream.latency] if frames is None else frames / FRAMES_PER_SECOND
+        self._right_s = min(right_s, network.margin_s)
+        first_s = stream.audio_min_len_s or min(FIRST_S, network.margin_s)
+        self._least_samples = round(first_s * SAMPLE_RATE)
+        self._window_s = min(2 * network.margin_s, stream.audio_max_len_s)
         super().__init__(
             runtime,
             UpdateSchedule(vad, stream.chunk_s, 0.0),
@@ -62,7 +74,7 @@ class CtcSession(LiveSession):
         self._search: PrefixState | None = None
         """Of the open utterance."""
         self._held: Samples = np.zeros(0, np.float32)
-        """Sound of the utterance from the frame `_first` on."""
+        """The last speech, also of utterances before, from the frame `_first` of the open utterance on."""
         self._start = self._end = 0
         self._first = self._n_done = 0
         self._committed_s = 0.0
@@ -79,9 +91,12 @@ class CtcSession(LiveSession):
         self._begin(max(sample, self._end))
 
     def _begin(self, sample: int) -> None:
-        self._search, self._held = self._decoder.start(), np.zeros(0, np.float32)
+        """Begin an utterance, before which the network sees the speech of those before."""
+        frame = self._network.samples_of(1)
+        self._search = self._decoder.start()
+        self._held = self._held[len(self._held) % frame :]
+        self._first, self._n_done = -(len(self._held) // frame), 0
         self._start = self._end = sample
-        self._first = self._n_done = 0
         self._committed_s = sample / SAMPLE_RATE
 
     def _pause_speech(self) -> None:
@@ -93,55 +108,56 @@ class CtcSession(LiveSession):
         self._events.emit(SpeechEnded(sample / SAMPLE_RATE, self._schedule.now_s))
 
     def _update(self, sample: int, *, greedy: bool) -> None:
-        if sample - self._start < self._least_samples:
-            return
-        self._decode(sample, self._right_s)
-        self._emit(self._new_words())
+        self._read(sample, is_last=False)
 
     def _flush(self, sample: int) -> None:
         with self._attempt():
-            self._decode(min(sample, self._schedule.buffer.end), 0.0)
-            self._emit(self._new_words(final=True), is_last=True)
+            self._read(min(sample, self._schedule.buffer.end), is_last=True)
         self._events.emit_final(self._language, self._schedule.now_s)
         self._begin(self._end)  # after `finalize`, the utterance goes on
 
     def _release(self) -> int | None:
         return self._end if self.is_in_speech else None
 
-    def _decode(self, until: int, right_s: float) -> None:
-        """Search the frames up to a sample that have so many seconds of sound behind them."""
-        network, search = self._network, self._search
+    def _read(self, until: int, *, is_last: bool) -> None:
+        """Search the frames up to a sample that have their right context, and look ahead at the others."""
+        search, decoder = self._search, self._decoder
         assert search is not None
-        if until > self._end:
-            self._held = np.concatenate((self._held, self._schedule.buffer.view(self._end, until)))
-            self._end = until
-        n_frames = int((until - self._start) / SAMPLE_RATE / network.frame_s)
-        last = n_frames - round(right_s / network.frame_s)
-        if last <= self._n_done or len(self._held) < network.samples_of(1):
-            return
-        first = max(self._first, n_frames - int(self._longest_s / network.frame_s))
-        first = min(first, self._n_done)
-        self._held = self._held[network.samples_of(first) - network.samples_of(self._first) :]
-        self._first = first
-        (rows,) = self._runtime.run(EmissionsCall(network, [self._held]))
-        rows = rows[self._n_done - first : None if right_s == 0 else last - first]
-        self._n_done += len(rows)
-        self._runtime.run(RunOnHost(lambda: self._decoder.decode_chunk(search, rows)))
+        rows = self._emissions(until)
+        n_ahead = 0 if is_last else round(self._right_s / self._network.frame_s)
+        is_short = len(self._held) < self._least_samples and not is_last
+        n_settled = 0 if is_short else max(0, len(rows) - n_ahead)
+        self._n_done += n_settled
 
-    def _new_words(self, *, final: bool = False) -> list[Word]:
-        assert self._search is not None
+        def searched() -> list[Word]:
+            """Return the likely words after those that are committed."""
+            decoder.decode_chunk(search, rows[:n_settled])
+            ahead = decoder.look_ahead(search, rows[n_settled:])
+            n_new = len(search.committed[0].words) - len(ahead.committed[0].words)
+            return [word for best in decoder.partials(ahead)[0][:1] for word in best.words[n_new:]]
+
+        likely = self._runtime.run(RunOnHost(searched))
         offset_s = self._start / SAMPLE_RATE
-        return new_words(self._decoder, self._search, self._language, offset_s=offset_s, final=final)
-
-    def _emit(self, words: Sequence[Word], *, is_last: bool = False) -> None:
+        words = new_words(decoder, search, self._language, offset_s=offset_s, final=is_last)
         now_s = self._schedule.now_s
         if words:
             self._events.emit_words(words, self._language, now_s)
             self._committed_s = words[-1].end
         if self._shows_unstable:
-            assert self._search is not None
-            best = [] if is_last else self._decoder.partials(self._search)[0][:1]
-            rest = spaced(
-                [word for each in best for word in each.words], self._language, self._start / SAMPLE_RATE
-            )
+            rest = spaced([] if is_last else likely, self._language, offset_s)
             self._events.emit_unstable(rest, self._language, now_s, committed_s=self._committed_s)
+
+    def _emissions(self, until: int) -> Floats:
+        """Return the emissions of the frames up to a sample that were not searched."""
+        network = self._network
+        if until > self._end:
+            self._held = np.concatenate((self._held, self._schedule.buffer.view(self._end, until)))
+            self._end = until
+        n_frames = int((self._end - self._start) / SAMPLE_RATE / network.frame_s)
+        first = max(self._first, min(n_frames - int(self._window_s / network.frame_s), self._n_done))
+        self._held = self._held[network.samples_of(first) - network.samples_of(self._first) :]
+        self._first = first
+        if n_frames <= self._n_done:
+            return network.blanks(0)
+        (rows,) = self._runtime.run(EmissionsCall(network, [self._held]))
+        return rows[self._n_done - first :]

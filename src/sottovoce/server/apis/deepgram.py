@@ -601,7 +601,7 @@ def without_punctuation(text: str) -> str:
 
 
 def model_info(model: str) -> dict[str, Json]:
-    return {"name": model, "version": "1", "arch": "whisper"}
+    return {"name": model, "version": "1", "arch": model}
 
 
 def recording_document(
