@@ -1,7 +1,8 @@
-"""A phoneme network from sound to words: whole clips, windows, files and live, on development clips.
+"""A phoneme network from sound to words: whole clips, windows, files and live.
 
     pip download --no-deps hama==1.3.13 && unzip hama-1.3.13-py3-none-any.whl     # the last with an ONNX file
-    python -m benchmarks.ctc.network hama.toml ../shared
+    python -m benchmarks.ctc.network hama.toml ../shared          # development clips
+    python -m benchmarks.ctc.network hama.toml ../shared test     # another reader
 
 hama.toml describes `asr_waveform_fp16.onnx` (docs/guides/ctc-model.md); its labels are those of
 ../shared/ctc/phonemes/dev.npz, the last one the blank.
@@ -20,24 +21,31 @@ import numpy as np
 
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, DecoderConfig
+from sottovoce.ctc.options import CtcFusionOptions, DecoderConfig
 from sottovoce.evaluation.latency import run_live
 from sottovoce.evaluation.wer import count_edits
 from sottovoce.network_model import CtcModel
 from sottovoce.streaming.options import StreamOptions
+from sottovoce.text.normalize import plain
 from sottovoce.types import AudioChunk, Samples
 
 WINDOWS = ((20.0, 1.0), (10.0, 1.0), (10.0, 2.0), (5.0, 0.625), (5.0, 2.0))
-COMMITS = (500, 200, 100, 50, 26)
 
 
-def main(description: str, shared: str) -> None:
+def clips_of(part: str, shared: Path) -> dict[str, str]:
+    """Return the texts of recordings, by their paths below `shared`/data."""
+    if part == "dev":
+        texts = json.loads(str(np.load(shared / "ctc" / "phonemes" / "dev.npz")["meta"]))["texts"]
+        return {f"{name.replace('__', '/')}.opus": text for name, text in texts.items()}
+    lines = (shared / "data" / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    read = [row for row in map(json.loads, lines) if "ljspeech-mini" in row["file"] and row["text"]]
+    return {row["file"]: plain(row["text"]) for row in read}
+
+
+def main(description: str, shared: str, part: str = "dev") -> None:
     phonemes = Path(shared) / "ctc" / "phonemes"
-    texts: dict[str, str] = json.loads(str(np.load(phonemes / "dev.npz")["meta"]))["texts"]
-    clips = {
-        name: load_audio(next((Path(shared) / "data").glob(f"{name.replace('__', '/')}.*"))) for name in texts
-    }
+    texts = clips_of(part, Path(shared))
+    clips = {name: load_audio(Path(shared) / "data" / name) for name in texts}
     network = load_model(description).network
     config = DecoderConfig(
         lm=phonemes / "bigram.arpa.gz",
@@ -63,23 +71,6 @@ def main(description: str, shared: str) -> None:
             f"windows {longest_s:g}, {context_s:g} s",
             lambda samples, cut=cut: decoder.decode(cut.whole_emissions([AudioChunk(samples)]))[0][0].text,  # type: ignore[misc]
         )
-    for frames in COMMITS:
-        late: list[float] = []
-        chunked = model.decoder(
-            lm=config.lm,
-            lexicon=config.lexicon,
-            fusion=config.fusion,
-            options=CtcOptions(commit_frames=frames),
-        )
-
-        def streamed(samples: Samples, decoder: CtcDecoder = chunked, late: list[float] = late) -> str:
-            rows = emissions[id(samples)]
-            updates = list(decoder.stream(rows[at : at + 12] for at in range(0, len(rows), 12)))
-            late.extend(update.time_s - word.end for update in updates for word in update.committed)
-            return updates[-1].text
-
-        row(f"commit_frames {frames}", streamed)
-        print(f"{'':24} committed {np.median(late):.2f} s late, 90 %: {np.quantile(late, 0.9):.2f} s")
     for latency in ("low", "balanced", "sure"):
         delays: list[float] = []
 

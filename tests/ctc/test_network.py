@@ -345,7 +345,7 @@ def test_networks_that_do_not_fit_are_named(change: dict[str, object], message: 
         ('model = "none.onnx"', "none.onnx: expected an ONNX network"),
         ('frame_ms = "20"', "frame_ms: expected"),
         ("frame_ms = 0", "frame_s: expected seconds above 0"),
-        ("frames = 20", "letters.toml: object contains unknown field"),
+        ("frames = 20", "letters.toml: expected no field 'frames'"),
         ('labels = "none.txt"', "none.txt: no such file; expected labels"),
     ],
 )

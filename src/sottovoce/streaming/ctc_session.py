@@ -4,8 +4,8 @@ At each update the network reads the last seconds of speech. Frames that have th
 latency sets, go to the search and are not computed again. A copy of the search looks ahead at the others: the
 words on which its best text is based are final, and the rest of that text may change.
 
-Speech before a pause stays in the window, without the pause, and the first words wait for `FIRST_S`, because
-networks are less accurate on short sound (docs/research/ctc.md, live).
+Speech before a pause stays in the window, with at most 2 s of the pause, and the first words wait for
+`FIRST_S`, because networks are less accurate on short sound (docs/research/ctc.md, live).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class CtcSession(LiveSession):
         return self._search is not None
 
     def _start_speech(self, sample: int) -> None:
-        self._begin(max(sample, self._end))
+        self._begin(max(self._end, self._schedule.buffer.start))  # the network reads the silence before, too
 
     def _begin(self, sample: int) -> None:
         """Begin an utterance, before which the network sees the speech of those before."""
