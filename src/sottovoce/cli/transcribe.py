@@ -12,11 +12,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import click
 
@@ -244,11 +244,11 @@ def _read_rows(file: BinaryIO) -> StoredPart:
             break
         try:
             if "segment" in row:
-                segments.append(segment_of_json(cast(Mapping[str, object], row["segment"])))
+                segments.append(segment_of_json(row["segment"]))
             else:
-                point = ResumePoint.of_json(row["point"])
+                point = ResumePoint.of_json(row.get("point"))
                 stored = StoredPart(False, True, tuple(segments), point, n_bytes)
-        except (AttributeError, LookupError, TypeError, ValueError, OptionError):
+        except OptionError:
             break
     return stored
 
@@ -278,9 +278,7 @@ class PartWriter:
     _synced_s: float = 0.0
 
     def add(self, segment: Segment) -> None:
-        from sottovoce.offline.resume import segment_to_json
-
-        self._lines.append(_line({"segment": segment_to_json(segment)}))
+        self._lines.append(_line({"segment": asdict(segment)}))
 
     def note(self, point: ResumePoint | None) -> None:
         if point is None or point is self._point or self._has_failed:

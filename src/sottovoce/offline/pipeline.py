@@ -22,6 +22,7 @@ from itertools import groupby, islice, pairwise
 from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from sottovoce.audio.io import Recording
 from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, RecordingFeatures
@@ -174,7 +175,7 @@ class SeekWindows(WindowOrder):
         for clip in range(self.place.clip, len(self._clips)):
             start, end = self._clips[clip]
             if clip > self.place.clip:
-                self.place = replace(self.place, clip=clip, next_frame=start)
+                self.place = structs.replace(self.place, clip=clip, next_frame=start)
             self.features.skip_to(start, n_frames_read=start)
             while self._goes_on(start, end):
                 seek, reach = self.place.next_frame, self._reach
@@ -210,7 +211,7 @@ class SeekWindows(WindowOrder):
         seek, parts = self.place.next_frame, self.place.parts
         while parts and parts[0].end - seek < SHORTEST_PART_FRAMES:
             seek, parts = max(seek, parts[0].end), parts[1:]
-        self.place = replace(self.place, parts=parts)
+        self.place = structs.replace(self.place, parts=parts)
         if parts:
             return replace(parts[0], pieces=(SpeechSpan(seek, parts[0].end),)), None
         window, first, self._encoded = self._window(seek, end), self._encoded, {}
@@ -218,14 +219,14 @@ class SeekWindows(WindowOrder):
         first_part, *others = self.languages.divided(window, encoded)
         if not others:
             return first_part, encoded
-        self.place = replace(self.place, parts=(first_part, *others[:-1]))
+        self.place = structs.replace(self.place, parts=(first_part, *others[:-1]))
         return first_part, None
 
     def covered(
         self, decoded: Sequence[DecodedWindow]
     ) -> tuple[list[tuple[DecodedWindow, Window]], WindowPlace]:
         if not decoded:
-            return [], replace(self.place, next_frame=self._reach)
+            return [], structs.replace(self.place, next_frame=self._reach)
         (each,) = decoded
         cut, last_speech_s, least = each.cut, self.last_speech_s, self.place.next_frame + 1
         if self.options.needs_words and not each.is_silent:
@@ -237,11 +238,13 @@ class SeekWindows(WindowOrder):
                 cut = skip_hallucinations(cut, self._span(each.window), threshold, end_by=self._end_by)
             last_speech_s = cut.end_of_speech or last_speech_s
         if cut.restarts:
-            return [], replace(self.place, next_frame=max(least, cut.seek))
+            return [], structs.replace(self.place, next_frame=max(least, cut.seek))
         text_end = mel_frames(each.window.origin_s if cut.end_of_speech is None else cut.end_of_speech)
         seek = self._before_divided(each.window, cut.seek, text_end)
         seek, parts = self._reassigned_tail(seek, text_end)
-        after = replace(self.place, next_frame=max(least, seek), last_speech=last_speech_s, parts=parts)
+        after = structs.replace(
+            self.place, next_frame=max(least, seek), last_speech=last_speech_s, parts=parts
+        )
         return [(replace(each, cut=replace(cut, seek=seek)), Window.of(each.window.start, seek))], after
 
     def _after_speech(self, window: Window, spoken_until: float) -> int:
@@ -547,7 +550,7 @@ class _Pipeline:
             self._context.tokens,
             self._is_first,
             self.languages.state(after.next_frame),
-            replace(after, n_frames_read=self.features.n_frames_read),
+            structs.replace(after, n_frames_read=self.features.n_frames_read),
             tuple(self._read),
         )
 
@@ -716,7 +719,7 @@ def _located(windows: SeekWindows) -> Iterator[Window]:
         windows.features.drop_before(windows.place.next_frame)
         window, _ = windows.locate(None)
         windows.progress.language = window.language
-        windows.place = replace(windows.place, next_frame=window.end)
+        windows.place = structs.replace(windows.place, next_frame=window.end)
         yield window
 
 

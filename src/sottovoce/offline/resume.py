@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from functools import cache
-from types import NoneType, UnionType
-from typing import TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct, to_builtins
 
 from sottovoce.decoding.decode import LanguageDetection
-from sottovoce.errors import OptionError
 from sottovoce.language.probe import ProbedLanguage
 from sottovoce.offline.windows import SpeechSpan, Window
+from sottovoce.text.files import from_plain
 from sottovoce.types import Segment, Span, Turn
-
-Made = TypeVar("Made")
-Row: TypeAlias = Mapping[str, object]
 
 
 @dataclass(slots=True)
@@ -89,8 +85,7 @@ class FollowerState:
     pieces: tuple[ProbedPiece, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SeekPlace:
+class SeekPlace(Struct, frozen=True, tag=True):
     """Position of mode "seek": clip, and the first log-mel frame that is not transcribed.
 
     last_speech: end of the last word (s). parts: of the last window, in one language each;
@@ -114,8 +109,7 @@ class ReadWindow:
     segments: Sequence[Segment]
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechPlace:
+class SpeechPlace(Struct, frozen=True, tag=True):
     """Position of mode "vad": the number of packed windows taken, and those waiting."""
 
     n_packed: int
@@ -132,8 +126,7 @@ class ChannelPoint:
     n_since: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelsPlace:
+class ChannelsPlace(Struct, frozen=True, tag=True):
     """Position in a recording whose channels are transcribed separately."""
 
     channels: tuple[ChannelPoint, ...]
@@ -176,19 +169,13 @@ class ResumePoint:
 
     def to_json(self) -> dict[str, object]:
         """Convert to plain values, without loss."""
-        return asdict(self)
+        plain: dict[str, object] = to_builtins(self)
+        return plain
 
     @classmethod
     def of_json(cls, value: object) -> ResumePoint:
-        """Parse the output of `to_json`.
-
-        Raises:
-            OptionError: any other value.
-        """
-        try:
-            return _make(cls, value)
-        except (KeyError, TypeError, ValueError) as error:
-            raise OptionError(f"resume point: expected what to_json gives ({error!r})") from error
+        """Parse the output of `to_json`. Raises: OptionError."""
+        return from_plain(cls, value, "resume point")
 
 
 def state_at(point: ResumePoint | None, language: str | None) -> TranscriptionState:
@@ -196,37 +183,6 @@ def state_at(point: ResumePoint | None, language: str | None) -> TranscriptionSt
     return TranscriptionState(language) if point is None else replace(point.progress, resume_point=point)
 
 
-def segment_to_json(segment: Segment) -> dict[str, object]:
-    """Convert a segment to plain values, without loss."""
-    return asdict(segment)
-
-
-def segment_of_json(row: Mapping[str, object]) -> Segment:
-    """Parse the output of `segment_to_json`; anything else raises KeyError, TypeError or ValueError."""
-    return _make(Segment, row)
-
-
-_types_of_fields = cache(get_type_hints)
-
-
-def _make(kind: type[Made], row: object) -> Made:
-    types = _types_of_fields(cast(Hashable, kind))
-    values = {name: _read(types[name], item) for name, item in dict(cast(Row, row)).items()}
-    return cast(Callable[..., Made], kind)(**values)
-
-
-def _read(kind: object, value: object) -> object:
-    if isinstance(kind, type) and is_dataclass(kind):
-        return _make(kind, value)
-    arguments = get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
-        kinds = [item for item in arguments if item is not NoneType]
-        if len(kinds) > 1:  # dataclasses, which differ in the names of their fields
-            kinds = [
-                item for item in kinds if {field.name for field in fields(item)} == set(cast(Row, value))
-            ]
-        (kind,) = kinds
-        return None if value is None else _read(kind, value)
-    if get_origin(kind) in (tuple, Sequence):
-        return tuple(_read(arguments[0], item) for item in cast(Sequence[object], value))
-    return value
+def segment_of_json(row: object) -> Segment:
+    """Parse the output of `dataclasses.asdict`. Raises: OptionError."""
+    return from_plain(Segment, row, "segment")
