@@ -38,7 +38,8 @@ from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_s
 from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, compare, score
 from sottovoce.offline.verify import covered_by_word, uncovered
 from sottovoce.offline.windows import PIECE_VAD, SpeechSpan
-from sottovoce.text.normalize import align_words, normalizer_for
+from sottovoce.text.normalize import normalizer_for
+from sottovoce.text.word_edits import align_words
 from sottovoce.types import HOP_SAMPLES, Word
 
 BORDER_S = 1.0

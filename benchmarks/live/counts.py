@@ -23,7 +23,8 @@ from sottovoce.evaluation.wer import (
     count_errors,
     split_units,
 )
-from sottovoce.text.normalize import align_words, normalizer_for
+from sottovoce.text.normalize import normalizer_for
+from sottovoce.text.word_edits import align_words
 from sottovoce.types import Word
 
 LONG_RATIO, LONG_UNITS = 1.5, 3

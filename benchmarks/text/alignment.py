@@ -36,7 +36,8 @@ from sottovoce import load_model
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.options.transcribe import AlignMethod, AlignOptions
-from sottovoce.text.normalize import equal_words, plain
+from sottovoce.text.normalize import plain
+from sottovoce.text.word_edits import equal_words
 from sottovoce.types import SAMPLE_RATE, Samples, Transcript, Word
 
 LEVEL_DB = 35.0

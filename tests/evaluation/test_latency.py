@@ -25,7 +25,7 @@ from sottovoce.evaluation.latency import (
     stream_laal,
     word_latencies,
 )
-from sottovoce.text.normalize import align_words
+from sottovoce.text.word_edits import align_words
 from sottovoce.types import (
     SAMPLE_RATE,
     Event,

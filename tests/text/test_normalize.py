@@ -30,8 +30,9 @@ from sottovoce.text.languages import (
     language_codes,
     language_name,
 )
-from sottovoce.text.normalize import MARKED, equal_words, join_spaces, normalizer_for, plain
+from sottovoce.text.normalize import MARKED, join_spaces, normalizer_for, plain
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.word_edits import equal_words
 from sottovoce.translation.chat import Chat, ChatTranslator
 from tests.conftest import Reference
 

@@ -39,8 +39,9 @@ from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.transcribe import APPENDED, PREPENDED, AlignOptions, TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime
-from sottovoce.text.normalize import equal_words, plain
+from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.text.word_edits import equal_words
 from sottovoce.types import (
     FRAMES_PER_SECOND,
     SAMPLE_RATE,

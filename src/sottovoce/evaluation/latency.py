@@ -14,7 +14,7 @@ from typing import Protocol
 
 from sottovoce.errors import InputError
 from sottovoce.evaluation.language_scores import FoundSwitch
-from sottovoce.text.normalize import align_words
+from sottovoce.text.word_edits import align_words
 from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Samples, Word
 
 
