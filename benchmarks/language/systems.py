@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from benchmarks.language.mixed_recordings import MixedRecording
 from sottovoce.api import Model, load_model
 from sottovoce.evaluation.latency import run_live
 from sottovoce.models.load import load_checkpoint, write_checkpoint
+from sottovoce.options.live import Finals, LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Samples
 
@@ -98,13 +100,20 @@ def parts_alone(model: Model) -> System:
     return read
 
 
-def live(model: Model) -> System:
+def live(model: Model, *, finals: Finals = "committed", languages: Sequence[str] | None = None) -> System:
+    """A live session. finals: "read": words of the second pass. languages: None: of the recording."""
+
     def read(recording: MixedRecording, samples: Samples) -> Outcome:
-        session = model.session(languages=recording.languages, switching="restart")
+        allowed = recording.languages if languages is None else languages
+        options = LiveOptions(final_wait_s=math.inf)
+        session = model.session(allowed, switching="restart", finals=finals, options=options)
         made = run_live(session, samples, chunk_s=LIVE_CHUNK_S)
-        words = [(word.start, word.end, word.word) for word in made.words]
-        spans = [(word.start, word.end, word.language or "") for word in made.words]
-        return Outcome(made.text, words, spans, made.cpu_s, list(made.delays_s))
+        shown, delays_s = made.words, list(made.delays_s)
+        if finals == "read":
+            shown, delays_s = made.final_words, []
+        words = [(word.start, word.end, word.word) for word in shown]
+        spans = [(word.start, word.end, word.language or "") for word in shown]
+        return Outcome("".join(word.word for word in shown).strip(), words, spans, made.cpu_s, delays_s)
 
     return read
 
@@ -163,6 +172,9 @@ def systems() -> dict[str, Callable[[], System]]:
         "given": lambda: ours(model, lambda recording: recording.parts[0].language),
         PARTS: lambda: parts_alone(model),
         "live": lambda: live(model),
+        "live auto": lambda: live(model, languages=()),
+        "finals": lambda: live(model, finals="read"),
+        "finals auto": lambda: live(model, finals="read", languages=()),
         "faster-whisper": faster_whisper,
         "faster-whisper batched": lambda: faster_whisper(batched=True),
         "whisper.cpp": whisper_cpp,

@@ -14,6 +14,7 @@ import argparse
 import gc
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
@@ -40,6 +41,8 @@ from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
+from sottovoce.options.live import Finals, LiveOptions
+from sottovoce.recogniser import Recogniser
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Features, Samples, Word
@@ -82,7 +85,7 @@ def spoken_on(pieces: Sequence[Samples], pauses_s: Sequence[float] = PAUSES_S) -
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How live sessions are opened. stream: `StreamOptions`."""
+    """How live sessions are opened. stream: `StreamOptions`. final_model: "": that of the session."""
 
     model: str = "base"
     dtype: str = "float32"
@@ -90,6 +93,8 @@ class Setting:
     switching: str = "off"
     stream: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
+    finals: Finals = "committed"
+    final_model: str = ""
 
     @property
     def chunk_s(self) -> float:
@@ -161,6 +166,7 @@ class Bench:
         self.log = log
         self._wish: tuple[str, str] | None = None
         self._model: Model | None = None
+        self._final_models: dict[str, Recogniser] = {}
         torch.set_num_threads(1)
 
     def model(self, name: str, dtype: str) -> Model:
@@ -187,9 +193,21 @@ class Bench:
         torch.manual_seed(0)
         return self.model(setting.model, setting.dtype).session(
             setting.choice(item),
+            options=LiveOptions(final_wait_s=math.inf),
             switching=setting.switching,  # type: ignore[arg-type]
+            finals=setting.finals,
+            final_model=self._final_model(setting),
             stream=built(StreamOptions, setting.stream),
         )
+
+    def _final_model(self, setting: Setting) -> Recogniser | None:
+        if not setting.final_model:
+            return None
+        if setting.final_model not in self._final_models:
+            self._final_models[setting.final_model] = load_model(
+                setting.final_model, device="cpu", dtype=setting.dtype
+            )
+        return self._final_models[setting.final_model]
 
     def n_encoded(self, setting: Setting) -> int:
         """Frames that the encoder of a setting's model has computed so far, padding included."""
@@ -233,6 +251,7 @@ def run_from(found: Mapping[str, Any]) -> LiveRun:
         duration_s=found["duration_s"],
         compute_s=found["compute_s"],
         cpu_s=found["cpu_s"],
+        final_words=tuple(Word(**word) for word in found.get("final_words", ())),
     )
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sottovoce.models.dims import EncoderMode
     from sottovoce.offline.transcriber import RecordingTranscriber, Transcriber
     from sottovoce.options.decoding import VadStreamOptions
-    from sottovoce.options.live import Captions, Switching
+    from sottovoce.options.live import Captions, Finals, Switching
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.options import StreamOptions
     from sottovoce.streaming.session import Session
@@ -309,22 +309,29 @@ class Model(Recogniser):
         switching: Switching | None = None,
         vad: bool | VadStreamOptions | None = None,
         captions: Captions | None = None,
+        finals: Finals | None = None,
+        final_model: Recogniser | None = None,
         stream: StreamOptions | None = None,
         speakers: Speakers | LiveSpeakers | None = None,
         runtime: Runtime | None = None,
+        final_runtime: Runtime | None = None,
     ) -> Session:
         from sottovoce.audio.vad import VadStream
         from sottovoce.speakers.live_speakers import make_live_speakers
         from sottovoce.streaming.options import vad_with_pauses
         from sottovoce.streaming.session import Session, SessionOptions
 
-        chosen = SessionOptions.of(options, switching=switching, vad=vad, captions=captions, stream=stream)
+        finals = "read" if final_model is not None else finals
+        chosen = SessionOptions.of(
+            options, switching=switching, vad=vad, captions=captions, finals=finals, stream=stream
+        )
         chosen = replace(chosen, languages=self._allowed(languages or chosen.languages))
         if chosen.stream.fusion is None:
             chosen = replace(chosen, stream=replace(chosen.stream, fusion=self._fusion))
         if chosen.stream.encoder is None:
             self.test_encoder()
         speakers = (chosen.speakers or None) if speakers is None else speakers
+        second_pass, runtime = self._second_pass(chosen, final_model, runtime, final_runtime)
         return Session(
             self.backend,
             self.tokenizer,
@@ -332,6 +339,7 @@ class Model(Recogniser):
             vad=VadStream.from_option(vad_with_pauses(chosen.vad) if chosen.stream.turn_rule else chosen.vad),
             speakers=None if speakers is None else make_live_speakers(speakers),
             runtime=runtime,
+            second_pass=second_pass,
         )
 
     def encoder_mode(self, name: str) -> EncoderMode | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sottovoce.offline.pipeline import LanguageSpan
     from sottovoce.offline.transcriber import SecondModel
     from sottovoce.options.decoding import DeferralOptions, VadStreamOptions
-    from sottovoce.options.live import Captions, Switching
+    from sottovoce.options.live import Captions, Finals, Switching
     from sottovoce.options.transcribe import AlignOptions, Speakers
     from sottovoce.runtime.calls import Runtime
     from sottovoce.speakers.live_speakers import LiveSpeakers
@@ -283,16 +283,20 @@ class CtcModel(Recogniser):
         switching: Switching | None = None,
         vad: bool | VadStreamOptions | None = None,
         captions: Captions | None = None,
+        finals: Finals | None = None,
+        final_model: Recogniser | None = None,
         stream: StreamOptions | None = None,
         speakers: Speakers | LiveSpeakers | None = None,
         runtime: Runtime | None = None,
+        final_runtime: Runtime | None = None,
     ) -> LiveSession:
         from sottovoce.audio.vad import VadStream
         from sottovoce.speakers.live_speakers import make_live_speakers
         from sottovoce.streaming.ctc_session import CtcSession
         from sottovoce.streaming.options import SessionOptions
 
-        chosen = SessionOptions.of(options, vad=vad, captions=captions, stream=stream)
+        finals = "read" if final_model is not None else finals
+        chosen = SessionOptions.of(options, vad=vad, captions=captions, finals=finals, stream=stream)
         live = chosen.stream
         refused = {
             "task 'translate'": live.task == "translate",
@@ -307,14 +311,18 @@ class CtcModel(Recogniser):
         # The default is that of Whisper.
         beam_size = self.beam_size if live.beam_size == LiveDecodingOptions().beam_size else live.beam_size
         speakers = (chosen.speakers or None) if speakers is None else speakers
+        languages = (code,) if code else self.languages
+        of_pass = replace(chosen, languages=languages)
+        second_pass, runtime = self._second_pass(of_pass, final_model, runtime, final_runtime)
         return CtcSession(
             self.network,
             self._decoder(None, live.static_prompt, beam_size),
             chosen,
-            languages=(code,) if code else self.languages,
+            languages=languages,
             runtime=runtime or self.runtime,
             vad=VadStream.from_option(chosen.vad),
             speakers=None if speakers is None else make_live_speakers(speakers),
+            second_pass=second_pass,
         )
 
     def encoder_mode(self, name: str) -> EncoderMode | None:

@@ -9,12 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from sottovoce.audio.io import Recording, check_is_there
 from sottovoce.errors import OptionError
 from sottovoce.offline.transcriber import RecordingTranscriber, SecondModel
-from sottovoce.offline.transcription import FileTranscription, RunControl, transcribe_batch
+from sottovoce.offline.transcription import (
+    FileTranscription,
+    RunControl,
+    UtteranceTranscription,
+    transcribe_batch,
+)
 from sottovoce.options.transcribe import Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.calls import Runtime
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
@@ -34,11 +39,12 @@ if TYPE_CHECKING:
     from sottovoce.offline.pipeline import LanguageSpan
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.options.decoding import DeferralOptions, VadStreamOptions
-    from sottovoce.options.live import Captions, LiveOptions, Switching
+    from sottovoce.options.live import Captions, Finals, LiveOptions, Switching
     from sottovoce.options.transcribe import AlignOptions
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.live_session import LiveSession
-    from sottovoce.streaming.options import StreamOptions
+    from sottovoce.streaming.options import SessionOptions, StreamOptions
+    from sottovoce.streaming.second_pass import SecondPass
     from sottovoce.text.tokenizer import Tokenizer
 
 LanguageModels: TypeAlias = "ShallowFusion | CtcDecoder"
@@ -349,9 +355,12 @@ class Recogniser(ABC):
         switching: Switching | None = None,
         vad: bool | VadStreamOptions | None = None,
         captions: Captions | None = None,
+        finals: Finals | None = None,
+        final_model: Recogniser | None = None,
         stream: StreamOptions | None = None,
         speakers: Speakers | LiveSpeakers | None = None,
         runtime: Runtime | None = None,
+        final_runtime: Runtime | None = None,
     ) -> LiveSession:
         """Open a live session, a context manager: push samples, get events; `close` returns the last ones.
 
@@ -359,16 +368,56 @@ class Recogniser(ABC):
         switching: "restart" follows changes of language, "off" does not.
         vad: decode only detected speech; or its options.
         captions: "firm": committed words only; "revisable": also words that may change.
+        finals: "committed": finals have the committed words; "read": in a second pass each utterance is
+        transcribed again at its end, as a recording is.
+        final_model: for the second pass, which it implies; None: this model.
         stream: how speech is decoded.
         speakers: of each word: "auto", the most speakers, or those of an earlier session.
         options: of the arguments that are None, and others.
-        runtime: as in `transcribe`.
+        runtime, final_runtime: of this model and of the second pass, as in `transcribe`; None: the calls of
+        the second pass come after those of the session.
 
         Raises:
             OptionError: contradicting options, such as an eagerness without `vad`, or some that this kind of
                 model does not have.
             CheckpointError, ModelNotFoundError: a network for speech or speakers cannot be loaded.
         """
+
+    def _second_pass(
+        self,
+        options: SessionOptions,
+        final_model: Recogniser | None,
+        runtime: Runtime | None,
+        final_runtime: Runtime | None,
+    ) -> tuple[SecondPass | None, Runtime | None]:
+        """Return the second pass that the options of a session ask for, and the runtime of the session."""
+        from sottovoce.options.decoding import DecodingOptions
+        from sottovoce.runtime.batching import BatchingRuntime, Priority
+        from sottovoce.streaming.second_pass import SecondPass
+
+        if options.finals != "read":
+            return None, runtime
+        model, live = final_model or self, options.stream
+        languages = list(options.languages)
+        if model is not self and len(languages) != 1 and not model.can_detect_languages:
+            raise OptionError(f"final_model: expected one language, as {model.name} cannot tell them apart")
+        reading = TranscribeOptions(
+            decoding=DecodingOptions(task=live.task, hotwords=live.static_prompt or None),
+            initial_prompt=live.init_prompt or None,
+            word_timestamps=True,
+            follow_languages=False if options.switching == "off" else None,
+            replacements=options.replacements,
+        )
+        listed = languages if set(languages) < set(self.languages) or len(languages) == 1 else None
+        chosen = model.options(listed, None, None, model.beam_size, reading)
+        shared: BatchingRuntime | None = None
+        if final_runtime is None and model is self:
+            shared = BatchingRuntime(self.runtime.backend)
+            runtime, final_runtime = runtime or shared.caller(), shared.caller(Priority.FILE)
+        fusion = cast("LanguageModels | None", live.fusion) if model is self else None
+        words = UtteranceTranscription(model.transcriber(chosen, fusion, None, final_runtime)).words
+        on_finish = None if shared is None else shared.close
+        return SecondPass(words, options.final_wait_s, on_finish), runtime
 
     @abstractmethod
     def encoder_mode(self, name: str) -> EncoderMode | None:

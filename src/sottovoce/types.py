@@ -241,6 +241,8 @@ class Final(SessionEvent):
     """The end of an utterance, with its whole text.
 
     allowed_mass: probability of the allowed languages among all of the model; None if the language was given.
+    committed: the words of the partials; None without a second pass. is_read: whether text and words are of
+    the second pass; otherwise they are the committed ones.
     """
 
     start: float
@@ -250,6 +252,13 @@ class Final(SessionEvent):
     words: tuple[Word, ...]
     emission_time: float
     allowed_mass: float | None = None
+    committed: tuple[Word, ...] | None = None
+    is_read: bool = False
+
+    @property
+    def is_revised(self) -> bool:
+        """Whether the text differs from the committed words."""
+        return self.committed is not None and self.text != "".join(w.word for w in self.committed).strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sottovoce.formats.document import event_line
 from sottovoce.streaming.live_session import EventEmitter
@@ -18,7 +14,6 @@ from sottovoce.types import (
     Event,
     Final,
     Floats,
-    LanguageChanged,
     Partial,
     SpeechEnded,
     SpeechStarted,
@@ -39,32 +34,6 @@ def new_emitter(sentence_s: float = 10.0, longest_s: float = 30.0) -> EventEmitt
     emitter = EventEmitter(sentence_s=sentence_s, longest_s=longest_s)
     emitter.emit(SpeechStarted(0.0, 0.3))
     return emitter
-
-
-CALLS = ["started", "ended", "said", "may_say", "changed", "final", "take"]
-
-
-@given(st.lists(st.sampled_from(CALLS), max_size=40))
-def test_numbers_count_up_by_one_whatever_happens(calls: Sequence[str]) -> None:
-    emitter = EventEmitter(sentence_s=10.0, longest_s=30.0)
-    events: list[Event] = []
-    for at, call in enumerate(calls):
-        if call == "started":
-            emitter.emit(SpeechStarted(at, at))
-        elif call == "ended":
-            emitter.emit(SpeechEnded(at, at))
-        elif call == "said":
-            emitter.emit_words([word(" a", at)], "en", at + 1)
-        elif call == "may_say":
-            emitter.emit_unstable([word(f"{at // 2}", at)], "en", at, committed_s=at)
-        elif call == "changed":
-            emitter.emit(LanguageChanged("en", "de", at, at))
-        elif call == "final":
-            emitter.emit_final("en", at)
-        else:
-            events += emitter.take()
-    events += emitter.take()
-    assert [event.seq for event in events] == list(range(len(events)))
 
 
 def finals_of_new(emitter: EventEmitter) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Protocol
 from sottovoce.errors import InputError
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.text.word_edits import align_words
-from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged, Partial, Samples, Word
+from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Word
 
 
 def laal(delays_s: Sequence[float], source_s: float, n_reference: int) -> float:
@@ -142,7 +142,8 @@ class LiveRun:
     """The result of a session over one recording.
 
     delays_s, elapsed_s: audio received and the clock when each word came. compute_s, cpu_s: time inside the
-    session. late_updates: share of updates that were unfinished when the next audio arrived.
+    session. late_updates: share of updates that were unfinished when the next audio arrived. final_words: of
+    the finals, which differ from the words after a second pass.
     """
 
     words: tuple[Word, ...]
@@ -154,10 +155,15 @@ class LiveRun:
     compute_s: float
     cpu_s: float
     late_updates: float = 0.0
+    final_words: tuple[Word, ...] = ()
 
     @property
     def text(self) -> str:
         return "".join(word.word for word in self.words).strip()
+
+    @property
+    def final_text(self) -> str:
+        return "".join(word.word for word in self.final_words).strip()
 
 
 def run_live(
@@ -172,6 +178,7 @@ def run_live(
     """
     step = max(1, round(chunk_s * SAMPLE_RATE))
     words: list[tuple[Word, float, float]] = []
+    final_words: list[Word] = []
     first: str | None = None
     switches: list[FoundSwitch] = []
     clock = compute = cpu = 0.0
@@ -187,6 +194,8 @@ def run_live(
         for event in events:
             if isinstance(event, Partial):
                 words += [(word, event.emission_time, clock) for word in event.words]
+            elif isinstance(event, Final):
+                final_words += event.words
             elif isinstance(event, LanguageChanged) and event.source is None:
                 first = event.target
             elif isinstance(event, LanguageChanged):
@@ -201,4 +210,5 @@ def run_live(
         compute_s=compute,
         cpu_s=cpu,
         late_updates=sum(late) / len(late),
+        final_words=tuple(final_words),
     )

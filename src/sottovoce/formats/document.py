@@ -229,6 +229,9 @@ def _document(event: Event) -> dict[str, Json]:
     line = _line(_KINDS[type(event)], *times, text=event.text, language=event.language, words=words)
     if isinstance(event, Final) and event.allowed_mass is not None:
         line["allowed_mass"] = score(event.allowed_mass)
+    if isinstance(event, Final) and event.committed is not None:
+        committed: list[Json] = [word_document(word) for word in event.committed]
+        line |= {"read": event.is_read, "revised": event.is_revised, "committed": committed}
     return line
 
 

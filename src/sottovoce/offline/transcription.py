@@ -25,6 +25,7 @@ from sottovoce.offline.resume import (
     ChannelsPlace,
     DraftState,
     ResumePoint,
+    SeekPlace,
     SpeechPlace,
     TranscriptionState,
     state_at,
@@ -38,7 +39,7 @@ from sottovoce.speakers.diarize import ChannelDiarizer, make_diarizer
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 from sottovoce.text.replacements import Replacements
-from sottovoce.types import Segment, Span, Transcript, Turn, Word
+from sottovoce.types import Samples, Segment, Span, Transcript, Turn, Word
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -305,6 +306,31 @@ class FileTranscription(Iterator[Segment]):
         None before the first window is done.
         """
         return None if self._point is None else self._point[1]
+
+
+@dataclass(eq=False)
+class UtteranceTranscription:
+    """Transcribes the utterances of a session one by one, each with the text and languages before it."""
+
+    transcriber: RecordingTranscriber
+
+    def __post_init__(self) -> None:
+        self._before: ResumePoint | None = None
+
+    def words(self, pcm: Samples, start_s: float, stopped: Event) -> tuple[Word, ...]:
+        """Transcribe samples (n,) that begin at a time (s) of the session; `stopped` ends it early."""
+        recording = Recording(pcm, self.transcriber.options)
+        control = RunControl(abort=stopped.is_set)
+        segments = FileTranscription(self.transcriber, recording, control, resume=self._before)
+        words = tuple(word for each in segments for word in segment_moved(each, start_s).words or ())
+        point = segments.resume_point
+        if point is not None and not stopped.is_set():
+            follower = point.follower and replace(point.follower, pieces=())
+            progress = replace(point.progress, duration=None, position=0.0, skipped=())
+            self._before = replace(
+                point, progress=progress, follower=follower, place=SeekPlace(0, 0, 0.0, 0), n_segments=0
+            )
+        return words
 
 
 def _check(transcriber: RecordingTranscriber, resume: ResumePoint) -> None:

@@ -16,6 +16,7 @@ from sottovoce.types import Task
 Switching: TypeAlias = Literal["off", "restart"]
 """How a change of language is followed."""
 Captions: TypeAlias = Literal["firm", "revisable"]
+Finals: TypeAlias = Literal["committed", "read"]
 Latency: TypeAlias = Literal["low", "balanced", "sure"]
 Eagerness: TypeAlias = Literal["low", "medium", "high"]
 _in_policy = partial(Option, group="When words are said")
@@ -193,6 +194,21 @@ class LiveOptions:
             "captions", "`firm` (default): only committed words; `revisable`: also text that may change"
         ),
     ).as_field("firm")
+    finals: Finals = Option(
+        "committed: finals have the committed words; read: each utterance is transcribed again at its end.",
+        group="Captions",
+        choices=get_args(Finals),
+        sottovoce=ApiField(
+            "finals",
+            "text of finals: `committed` (default): the words so far; `read`: each utterance is transcribed "
+            "again at its end, as a recording is",
+        ),
+    ).as_field("committed")
+    final_wait_s: float = in_python(
+        "Most seconds that the end of a session waits for finals of a second pass.",
+        least=0.0,
+        may_be_infinite=True,
+    ).as_field(2.0)
     vad: bool | VadStreamOptions = in_python(
         "Decode only where speech is.", kind="flag", sottovoce=ApiField("vad", "`false`: decode silence too")
     ).as_field(True)

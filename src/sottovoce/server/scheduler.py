@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
@@ -34,7 +35,7 @@ from sottovoce.server.errors import RETRY_S, ApiError, too_many_requests
 from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
-from sottovoce.streaming.live_session import EventNumbers, LiveSession
+from sottovoce.streaming.live_session import LiveSession
 from sottovoce.threads import n_threads
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
@@ -47,6 +48,7 @@ from sottovoce.types import (
     Samples,
     Segment,
     Transcript,
+    Word,
 )
 
 MAX_LOAD = 0.85
@@ -219,15 +221,19 @@ class InputQueue:
         self._changed = anyio.Event()
 
 
+def words_shifted(words: Sequence[Word], offset_s: float) -> tuple[Word, ...]:
+    return tuple(replace(word, start=word.start + offset_s, end=word.end + offset_s) for word in words)
+
+
 def shifted(event: Event, offset_s: float) -> Event:
     if not offset_s:
         return event
     names = (field.name for field in fields(event) if field.name in TIME_FIELDS)
     changes: dict[str, Any] = {name: getattr(event, name) + offset_s for name in names}
     if isinstance(event, Partial | Final):
-        changes["words"] = tuple(
-            replace(word, start=word.start + offset_s, end=word.end + offset_s) for word in event.words
-        )
+        changes["words"] = words_shifted(event.words, offset_s)
+    if isinstance(event, Final) and event.committed is not None:
+        changes["committed"] = words_shifted(event.committed, offset_s)
     return replace(event, **changes)
 
 
@@ -266,7 +272,9 @@ class SessionHandle:
         self._is_processing = False
         self._active_s = time.monotonic()
         self._caller = worker.runtime.caller(on_work=self._add_work)
-        self._numbers = EventNumbers(first=1)
+        self._seq = itertools.count(1)
+        self._n_utterances = self._n_before = 0
+        """Utterances so far, and those of earlier sessions."""
         self._session: LiveSession | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
@@ -319,7 +327,8 @@ class SessionHandle:
         return events
 
     async def finalize(self) -> list[Event]:
-        return await self._events_of(lambda: self._finish(closes=False))
+        events = await self._events_of(lambda: self._finish(closes=False))
+        return [*events, *await self._read_finals(lambda session: session.finals(self._options.final_wait_s))]
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """Enroll voices (D,) by name; return those of all speakers so far. Raises: OptionError without
@@ -329,9 +338,24 @@ class SessionHandle:
 
     async def flush(self) -> list[Event]:
         """Emit the text of the audio so far; the session continues without context."""
-        events = await self._events_of(lambda: self._finish(closes=True))
-        self._start_sample = self._n_processed
+        try:
+            events = await self._events_of(lambda: self._finish(closes=True))
+            events += await self._read_finals(LiveSession.close)
+        finally:
+            self._session = None
+        self._n_before, self._start_sample = self._n_utterances, self._n_processed
         return events
+
+    def finals(self) -> list[Event]:
+        """Return the finals of the second pass that are ready."""
+        return [] if self._session is None else self._placed(self._session.finals())
+
+    async def _read_finals(self, wait: Callable[[LiveSession], list[Event]]) -> list[Event]:
+        """Wait for the second pass, in no thread of the model."""
+        session = self._session
+        if session is None or self._options.finals != "read":
+            return []
+        return self._placed(await anyio.to_thread.run_sync(wait, session))
 
     async def configure(self, options: LiveOptions) -> list[Event]:
         """Continue with other options; the audio so far is emitted under the old ones.
@@ -351,7 +375,9 @@ class SessionHandle:
 
     def reset(self) -> None:
         """Drop the session, and the audio before the next command."""
-        self._session = None
+        if self._session is not None:
+            self._session.discard()
+        self._session, self._n_before = None, self._n_utterances
         self._n_processed += self.queue.drop()
         self._start_sample = self._n_processed
 
@@ -372,8 +398,17 @@ class SessionHandle:
             events = await self._worker.result_of(work, self._priority, self._caller)
         finally:
             self._is_processing = False
-        start_s = self._start_sample / SAMPLE_RATE
-        return self._numbers.numbered(shifted(event, start_s) for event in events)
+        return self._placed(events)
+
+    def _placed(self, events: Sequence[Event]) -> list[Event]:
+        """Return events of the session with times and numbers of the whole connection."""
+        placed: list[Event] = []
+        for event in events:
+            utterance = None if event.utterance is None else self._n_before + event.utterance
+            self._n_utterances = max(self._n_utterances, utterance or 0)
+            shown = shifted(event, self._start_sample / SAMPLE_RATE)
+            placed.append(replace(shown, seq=next(self._seq), utterance=utterance))
+        return placed
 
     def _process(self) -> list[Event]:
         is_greedy = self._worker.interval_controller.is_greedy
@@ -382,7 +417,12 @@ class SessionHandle:
         most_s = 10.0 if is_stretched else 2.0
         with self.queue.taking(round(most_s * SAMPLE_RATE)) as pcm:
             try:
-                return self._current_session().push(pcm, newest_only=is_stretched, greedy=is_greedy)
+                return self._current_session().push(
+                    pcm,
+                    newest_only=is_stretched,
+                    greedy=is_greedy,
+                    realtime=self._priority is Priority.LIVE,
+                )
             finally:
                 self._n_processed += len(pcm)
                 self.audio_s += len(pcm) / SAMPLE_RATE
@@ -394,8 +434,7 @@ class SessionHandle:
             events += self._process()
         session = self._session
         if session is not None and closes:
-            self._session = None
-            events += session.close()
+            events += session.end()
         elif session is not None:
             events += session.finalize()
         return events
@@ -430,6 +469,7 @@ class SessionHandle:
             options=options,
             speakers=speakers if options.speakers else None,
             runtime=self._caller,
+            final_runtime=self._worker.runtime.caller(Priority.FILE),
         )
 
 

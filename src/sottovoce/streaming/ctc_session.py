@@ -24,6 +24,7 @@ from sottovoce.runtime.emissions import EmissionsCall
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.live_session import EventEmitter, LiveSession, UpdateSchedule
 from sottovoce.streaming.options import SessionOptions
+from sottovoce.streaming.second_pass import SecondPass
 from sottovoce.text.replacements import Replacements
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, SpeechEnded, Word
 
@@ -36,7 +37,7 @@ FIRST_S = 3.0
 class CtcSession(LiveSession):
     """Turns speech into events as it comes, by a CTC network and a search.
 
-    vad: None: everything is speech until `close`.
+    vad: None: everything is speech until `close`. second_pass: transcribes finished utterances again.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class CtcSession(LiveSession):
         runtime: Runtime,
         vad: VadStream | None = None,
         speakers: LiveSpeakers | None = None,
+        second_pass: SecondPass | None = None,
     ) -> None:
         stream = options.stream
         self._network, self._decoder = network, decoder
@@ -70,6 +72,7 @@ class CtcSession(LiveSession):
                 replacements=Replacements.of(options.replacements),
             ),
             speakers,
+            second_pass,
         )
         self._search: PrefixState | None = None
         """Of the open utterance."""

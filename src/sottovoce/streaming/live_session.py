@@ -5,6 +5,7 @@ Received samples are the only clock, so events do not depend on the sizes of pus
 
 from __future__ import annotations
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -22,6 +23,7 @@ from sottovoce.errors import SessionClosedError
 from sottovoce.runtime.calls import Runtime
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import PAUSE_MS
+from sottovoce.streaming.second_pass import SecondPass
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.replacements import Replacements
 from sottovoce.types import (
@@ -43,11 +45,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class EventNumbers:
-    """Numbers the events of a session, and its utterances from 1; an utterance ends with its final."""
+class UtteranceNumbers:
+    """Numbers the utterances of events from 1; an utterance ends with its final."""
 
-    def __init__(self, first: int = 0) -> None:
-        self._next = first
+    def __init__(self) -> None:
         self._utterance = 0
         self._is_open = False
 
@@ -55,28 +56,29 @@ class EventNumbers:
         return [self._numbered(event) for event in events]
 
     def _numbered(self, event: Event) -> Event:
-        seq, self._next = self._next, self._next + 1
         if isinstance(event, LanguageChanged):
-            return replace(event, seq=seq, utterance=None)
+            return event
         if not self._is_open and not isinstance(event, SpeechEnded | TurnEnded):
             self._utterance += 1
             self._is_open = True
         if isinstance(event, Final | SpeechEnded):
             self._is_open = False
-        return replace(event, seq=seq, utterance=self._utterance)
+        return replace(event, utterance=self._utterance)
 
 
 @dataclass(eq=False)
 class EventEmitter:
-    """Makes events, numbered when they are taken; times are seconds of the recording.
+    """Makes events, with the numbers of their utterances; times are seconds of the recording.
 
     Without a pause, a final comes at the first end of a sentence after sentence_s, or after longest_s.
 
-    attempt: holds back an error of the speaker labeller; the words come without labels.
+    joins_languages: an utterance continues after a change of language. attempt: holds back an error of the
+    speaker labeller; the words come without labels.
     """
 
     sentence_s: float
     longest_s: float
+    joins_languages: bool = False
     attempt: Callable[[], AbstractContextManager[None]] = nullcontext
     speakers: LiveSpeakers | None = None
     allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None
@@ -84,7 +86,7 @@ class EventEmitter:
 
     def __post_init__(self) -> None:
         self._events: list[Event] = []
-        self._numbers = EventNumbers()
+        self._numbers = UtteranceNumbers()
         self._words: list[Word] = []
         """Committed words since the last final."""
         self._waiting: list[Word] = []
@@ -136,12 +138,13 @@ class EventEmitter:
         span = (words[0].start, words[-1].end) if words else (committed_s, committed_s)
         self.emit(Unstable(*span, text, language, now_s))
 
-    def emit_final(self, language: str, now_s: float) -> None:
-        """Emit a final of the words since the last final."""
+    def emit_final(self, language: str, now_s: float, *, is_change: bool = False) -> None:
+        """Emit a final of the words since the last final; is_change: at a change of language."""
         if self.replacements is not None and self._waiting:
             words, self._waiting = self.replacements.words(self._waiting), []
             self._emit_settled(words, language, now_s)
-        self._emit_final(language, now_s)
+        if not (is_change and self.joins_languages):
+            self._emit_final(language, now_s)
 
     def _emit_final(self, language: str, now_s: float) -> None:
         if not self._words:
@@ -279,7 +282,7 @@ class UpdateSchedule:
 class LiveSession(ABC):
     """Turns speech into events as it comes; made by `Recogniser.session`.
 
-    speakers: an unused speaker labeller.
+    speakers: an unused speaker labeller. second_pass: transcribes finished utterances again.
     """
 
     def __init__(
@@ -288,6 +291,7 @@ class LiveSession(ABC):
         schedule: UpdateSchedule,
         events: EventEmitter,
         speakers: LiveSpeakers | None,
+        second_pass: SecondPass | None = None,
     ) -> None:
         self._runtime = runtime
         self._pushed = PushedAudio()
@@ -295,8 +299,10 @@ class LiveSession(ABC):
         self._events = events
         events.attempt = self._attempt
         self._speakers = events.speakers = speakers
+        self._second_pass = second_pass
         self._failure: Exception | None = None
         self._closed = False
+        self._seq = itertools.count()
 
     def __enter__(self) -> Self:
         return self
@@ -321,6 +327,7 @@ class LiveSession(ABC):
         sample_rate: int = SAMPLE_RATE,
         newest_only: bool = False,
         greedy: bool = False,
+        realtime: bool = False,
     ) -> list[Event]:
         """Push samples (n,), (channels, n) or (n, channels), and return the resulting events.
 
@@ -331,6 +338,8 @@ class LiveSession(ABC):
 
         newest_only: do only the last update of each utterance within these samples, if the caller is late.
         greedy: decode with one beam until the end of an utterance, if the machine is busy.
+        realtime: do not wait for the second pass: when two utterances wait for it and another one ends, the
+        oldest keeps its committed words.
 
         Raises:
             SessionClosedError: after `close`.
@@ -339,32 +348,70 @@ class LiveSession(ABC):
         if self._closed:
             raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
         with self._runtime.torch_threads():
-            self._schedule.append(self._pushed.push(pcm, sample_rate))
+            self._append(self._pushed.push(pcm, sample_rate))
             self._advance(newest_only=newest_only, greedy=greedy)
-        return self._take_events()
+        return self._take_events(realtime=realtime)
 
-    def close(self) -> list[Event]:
-        """Finish the utterance and close the session; a second call returns events held back by an error."""
+    def end(self) -> list[Event]:
+        """Finish the utterance, without waiting for a second pass; `close` returns its finals."""
         if not self._closed:
             self._closed = True
             with self._runtime.torch_threads():
-                self._schedule.append(self._pushed.flush())
+                self._append(self._pushed.flush())
                 self._schedule.stop()
                 self._advance()
-        return self._take_events()
+        return self._take_events(realtime=True)
+
+    def close(self) -> list[Event]:
+        """Finish the utterance and close the session; a second call returns events held back by an error.
+
+        Waits for the second pass for at most `final_wait_s`; then finals keep the committed words.
+        """
+        try:
+            events = self.end()
+        finally:
+            if self._second_pass is not None:
+                self._second_pass.finish()
+        return [*events, *self.finals()]
+
+    def finals(self, wait_s: float = 0.0) -> list[Event]:
+        """Return finals of a second pass, if audio pauses; `push` returns them too.
+
+        wait_s: seconds to wait for all utterances that have ended.
+        """
+        if self._second_pass is None:
+            return []
+        self._second_pass.wait(wait_s)
+        return self._in_sequence(self._second_pass.finals(self._schedule.now_s))
+
+    def discard(self) -> None:
+        """Stop the second pass of a session whose further events are not needed."""
+        if self._second_pass is not None:
+            self._second_pass.finish(wait_s=0.0)
 
     def finalize(self) -> list[Event]:
         """Commit all words so far, as at the end of an utterance; the session continues."""
         if self.is_in_speech and not self._closed:
             with self._runtime.torch_threads():
                 self._flush(self._schedule.buffer.end)
-        return self._take_events()
+        return self._take_events(realtime=True)
 
-    def _take_events(self) -> list[Event]:
+    def _append(self, pcm: Samples) -> None:
+        self._schedule.append(pcm)
+        if self._second_pass is not None:
+            self._second_pass.append(pcm)
+
+    def _take_events(self, *, realtime: bool) -> list[Event]:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        return self._events.take()
+        events = self._events.take()
+        if self._second_pass is not None:
+            events = self._second_pass.take(events, realtime=realtime)
+        return [*self._in_sequence(events), *self.finals()]
+
+    def _in_sequence(self, events: Iterable[Event]) -> list[Event]:
+        return [replace(event, seq=next(self._seq)) for event in events]
 
     def _advance(self, *, newest_only: bool = False, greedy: bool = False) -> None:
         for point in self._schedule.points(newest_only=newest_only):

@@ -29,6 +29,7 @@ from sottovoce.streaming.language_tracker import LiveLanguageTracker
 from sottovoce.streaming.live_session import EventEmitter, LiveSession, UpdateSchedule
 from sottovoce.streaming.options import USUAL_PAUSE_S, StreamOptions, TextEnd
 from sottovoce.streaming.options import SessionOptions as SessionOptions
+from sottovoce.streaming.second_pass import SecondPass
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, UtteranceDecoder
 from sottovoce.text.replacements import Replacements
 from sottovoce.text.tokenizer import Tokenizer
@@ -54,7 +55,7 @@ class Session(LiveSession):
     """Turns speech into events as it comes.
 
     vad: None: everything is speech until `close`. speakers: an unused speaker labeller. runtime: runs the
-    calls of the model; None: this backend.
+    calls of the model; None: this backend. second_pass: transcribes finished utterances again.
 
     Raises:
         OptionError: languages that the model does not have.
@@ -69,6 +70,7 @@ class Session(LiveSession):
         vad: VadStream | None = None,
         speakers: LiveSpeakers | None = None,
         runtime: Runtime | None = None,
+        second_pass: SecondPass | None = None,
     ) -> None:
         self._options = options or SessionOptions()
         runtime = runtime or DirectRuntime(backend)
@@ -86,10 +88,12 @@ class Session(LiveSession):
             EventEmitter(
                 stream.sentence_s,
                 stream.longest_final_s,
+                joins_languages=second_pass is not None,
                 allowed_mass=self.timeline.allowed_mass,
                 replacements=Replacements.of(self._options.replacements),
             ),
             speakers,
+            second_pass,
         )
         self._decoder: UtteranceDecoder | None = None
 
@@ -229,7 +233,7 @@ class Session(LiveSession):
         if decoder.undecoded_s(at_s) > 0.0:
             with self._attempt():
                 yield from self._commit_rest(decoder, round(at_s * SAMPLE_RATE))
-        self._events.emit_final(decoder.language, self._schedule.now_s)
+        self._events.emit_final(decoder.language, self._schedule.now_s, is_change=True)
         until_s = max(at_s, utterance.committed.until_s)
         utterance.drop_before(at_s, words_until_s=until_s)
         utterance.committed.until_s = until_s

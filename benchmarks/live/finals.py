@@ -1,0 +1,92 @@
+"""Words wrong of live words, of finals after the second pass, and of the file; processor time; partials."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from benchmarks.harness.report import apart, percent, show_table
+from benchmarks.live.counts import beside, error_rate, errors
+from benchmarks.live.runs import (
+    Bench,
+    Item,
+    Live,
+    Setting,
+    add_clips,
+    chosen,
+    counted,
+    run_command,
+    settings,
+    show_live_json,
+)
+from sottovoce.api import load_model
+from sottovoce.errors import OptionError
+
+HELP = """Words wrong of a second pass, beside live words and the file (both passes: the beam of a file).
+
+For the first setting of `live errors`, on its clips, with committed finals and with read ones. Processor
+seconds are those of the process, for each second of audio."""
+HEADS = ("words wrong", "minus the file, 95 %", "minus live words, 95 %", "processor s a second")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_clips(parser)
+    parser.add_argument("--final-model", default="", help="of the second pass and the file [--model]")
+
+
+def run(given: argparse.Namespace) -> None:
+    bench, items = Bench(given.log), chosen(given)
+    if not items:
+        raise OptionError("finals: expected clips of one language with text, got none")
+    committed = settings(given)[0]
+    read = replace(committed, finals="read", final_model=given.final_model)
+    files = file_texts(bench, read, items)
+    live = [bench.live(committed, item) for item in counted(items, "committed")]
+    passes = [bench.live(read, item) for item in counted(items, "read")]
+    alike = sum(
+        one.run.words == other.run.words and one.run.delays_s == other.run.delays_s
+        for one, other in zip(live, passes, strict=True)
+    )
+    texts = {"the file": files, "live words": [one.text for one in live]}
+    texts["finals"] = [one.run.final_text for one in passes]
+    figures = {}
+    rows = []
+    for name, found in texts.items():
+        of = {"live words": live, "finals": passes}.get(name, [])
+        minus_file, minus_live = (beside(items, texts[base], found) for base in ("the file", "live words"))
+        rate, cpu = error_rate(items, found), processor(of)
+        figures[name] = {"rate": rate, "minus_file": asdict(minus_file), "minus_live": asdict(minus_live)}
+        figures[name] |= {"cpu": cpu}
+        shown = [percent(rate), apart(minus_file), apart(minus_live), f"{cpu:.3f}" if of else ""]
+        rows.append([name, *shown])
+    n_words = sum(errors(item, "").n_reference for item in items)
+    show_table([f"{len(items)} recordings, {n_words} words", *HEADS], rows)
+    print(f"\n{alike} of {len(items)} recordings with the same partials, bit by bit")
+    show_live_json("finals", [committed, read], {"part": given.part, "alike": alike, "found": figures})
+
+
+def file_texts(bench: Bench, setting: Setting, items: Sequence[Item]) -> list[str]:
+    """Return the transcript of each whole recording, at the defaults of a file."""
+    name = setting.final_model or setting.model
+    key = f"file of {name}, {setting.dtype}, {setting.label}"
+    model = None
+    texts: list[str] = []
+    for item in counted(items, "files"):
+        found = bench.log.get(key, item.name)
+        if found is None:
+            model = model or load_model(name, device="cpu", dtype=setting.dtype)
+            choice = setting.choice(item)
+            found = {"text": model.transcribe(item.samples(), language=choice).text}
+            bench.log.add(key, item.name, found)
+        texts.append(found["text"])
+    return texts
+
+
+def processor(lives: Sequence[Live]) -> float:
+    audio_s = sum(live.run.duration_s for live in lives)
+    return sum(live.run.cpu_s for live in lives) / audio_s if audio_s else 0.0
+
+
+def main() -> None:
+    run_command(HELP, add_arguments, run)

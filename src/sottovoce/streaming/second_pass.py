@@ -1,0 +1,169 @@
+"""The second pass of a live session: each utterance that has ended is transcribed again, as a recording is.
+
+The first pass commits words with half a second of audio behind them. The second one has the audio and the
+languages of the whole utterance. It runs in a thread; in a shared runtime, live calls come before its calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TypeAlias
+
+import numpy as np
+
+from sottovoce.audio.mel import quietest_frame, smoothed
+from sottovoce.audio.samples import AudioBuffer
+from sottovoce.streaming.audio_window import QUIET_FRAMES, SAMPLES_PER_FRAME
+from sottovoce.streaming.utterance import REST_OF_WORD_S
+from sottovoce.types import SAMPLE_RATE, Event, Final, Samples, SpeechEnded, SpeechStarted, Word
+
+log = logging.getLogger(__name__)
+
+ReadUtterance: TypeAlias = Callable[[Samples, float, threading.Event], tuple[Word, ...]]
+"""Transcribes samples (n,) that begin at a time (s) of the session, until the event is set."""
+BEFORE_S = 2.0
+"""Silence that is kept: speech begins at most so long before it is detected."""
+MOST_HELD_S = 60.0
+"""Audio of an utterance that is kept; with words, finals come sooner."""
+
+
+@dataclass(eq=False)
+class _Reading:
+    """An utterance in the second pass. final: with its committed words. words: None: it is not read."""
+
+    final: Final
+    stopped: threading.Event
+    words: Future[tuple[Word, ...]] | None
+
+    @property
+    def is_done(self) -> bool:
+        return self.stopped.is_set() or self.words is None or self.words.done()
+
+    def stop(self) -> None:
+        if not self.is_done:
+            self.stopped.set()
+
+    def result(self, now_s: float) -> Final:
+        final = replace(self.final, emission_time=now_s, committed=self.final.words)
+        if self.stopped.is_set() or self.words is None or self.words.exception() is not None:
+            return final
+        words = tuple(_with_speaker(word, final.words) for word in self.words.result())
+        languages = Counter(word.language for word in words).most_common(1)
+        return replace(
+            final,
+            start=words[0].start if words else final.start,
+            end=words[-1].end if words else final.end,
+            text="".join(word.word for word in words).strip(),
+            language=(languages[0][0] if languages else None) or final.language,
+            words=words,
+            is_read=True,
+        )
+
+
+class SecondPass:
+    """Transcribes the utterances of one session again, in order, and returns their finals.
+
+    wait_s: most seconds that `finish` waits. on_finish: called at the end.
+    """
+
+    def __init__(
+        self, read: ReadUtterance, wait_s: float, on_finish: Callable[[], None] | None = None
+    ) -> None:
+        self._read_utterance = read
+        self._wait_s = wait_s
+        self._on_finish = on_finish
+        self._thread = ThreadPoolExecutor(1, "sottovoce-second-pass")
+        self._readings: deque[_Reading] = deque()
+        self._is_finished = False
+        self._buffer = AudioBuffer()
+        self._start = 0
+        """First sample that was in no utterance yet, or of the speech."""
+        self._is_speech = False
+
+    def append(self, pcm: Samples) -> None:
+        self._buffer.append(pcm)
+
+    def take(self, events: Sequence[Event], *, realtime: bool) -> list[Event]:
+        """Begin to read the utterances of the finals among events, and return the other events.
+
+        realtime: when two utterances are not read yet, stop reading the first, instead of waiting for it.
+        """
+        for event, after in zip_longest(events, events[1:]):
+            if isinstance(event, SpeechStarted):
+                self._is_speech, self._start = True, max(self._start, round(event.at * SAMPLE_RATE))
+            elif isinstance(event, SpeechEnded):
+                self._is_speech = False
+            elif isinstance(event, Final):
+                self._begin(event, self._end_of(event, after), realtime=realtime)
+        kept_s = MOST_HELD_S if self._is_speech else BEFORE_S
+        earliest = self._buffer.end - round(kept_s * SAMPLE_RATE)
+        self._buffer.drop_before(max(earliest, self._start) if self._is_speech else earliest)
+        return [event for event in events if not isinstance(event, Final)]
+
+    def finals(self, now_s: float) -> list[Event]:
+        """Return the finals that are ready, up to the first that is not."""
+        ready: list[Event] = []
+        while self._readings and self._readings[0].is_done:
+            ready.append(self._readings.popleft().result(now_s))
+        return ready
+
+    def wait(self, wait_s: float) -> None:
+        unread = [each.words for each in self._readings if each.words is not None and not each.is_done]
+        wait(unread, wait_s if math.isfinite(wait_s) else None)
+
+    def finish(self, wait_s: float | None = None) -> None:
+        """Stop after at most so many seconds; None: those of the pass."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self.wait(self._wait_s if wait_s is None else wait_s)
+        for each in self._readings:
+            each.stop()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._on_finish is not None:
+            self._on_finish()
+
+    def _end_of(self, final: Final, after: Event | None) -> int:
+        """Return the last sample: of the speech and its pause, or of a quiet moment after the last word."""
+        now = round(final.emission_time * SAMPLE_RATE)
+        first = max(self._start, round(final.words[-1].end * SAMPLE_RATE) - QUIET_FRAMES * SAMPLES_PER_FRAME)
+        n_frames = (min(now, first + round(2 * REST_OF_WORD_S * SAMPLE_RATE)) - first) // SAMPLES_PER_FRAME
+        if isinstance(after, SpeechEnded) or n_frames <= 0:
+            return now
+        frames = self._buffer.view(first, first + n_frames * SAMPLES_PER_FRAME).reshape(n_frames, -1)
+        loudness = smoothed(np.log(np.square(frames, dtype=np.float64).mean(axis=1) + 1e-10), QUIET_FRAMES)
+        return first + SAMPLES_PER_FRAME * quietest_frame(loudness, QUIET_FRAMES)
+
+    def _begin(self, final: Final, end: int, *, realtime: bool) -> None:
+        unread = [each for each in self._readings if not each.is_done]
+        if len(unread) > 1 and realtime:
+            unread[0].stop()
+        elif len(unread) > 1 and (words := unread[0].words) is not None:
+            wait([words])
+        stopped, words = threading.Event(), None
+        if not self._is_finished:
+            start = min(max(self._start, self._buffer.start), end)
+            pcm = self._buffer.view(start, end).copy()
+            words = self._thread.submit(self._read, pcm, start / SAMPLE_RATE, stopped)
+        self._readings.append(_Reading(final, stopped, words))
+        self._start = end
+
+    def _read(self, pcm: Samples, start_s: float, stopped: threading.Event) -> tuple[Word, ...]:
+        try:
+            return self._read_utterance(pcm, start_s, stopped)
+        except Exception as error:
+            log.warning("the second pass failed: %s", type(error).__name__)
+            raise
+
+
+def _with_speaker(word: Word, committed: Sequence[Word]) -> Word:
+    """Give a word the speaker of the nearest committed word."""
+    nearest = min(committed, key=lambda each: abs(each.start + each.end - word.start - word.end))
+    return replace(word, speaker=nearest.speaker)
