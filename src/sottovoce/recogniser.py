@@ -416,8 +416,8 @@ class Recogniser(ABC):
             runtime, final_runtime = runtime or shared.caller(), shared.caller(Priority.FILE)
         fusion = cast("LanguageModels | None", live.fusion) if model is self else None
         words = UtteranceTranscription(model.transcriber(chosen, fusion, None, final_runtime)).words
-        on_finish = None if shared is None else shared.close
-        return SecondPass(words, options.final_wait_s, on_finish), runtime
+        on_close = None if shared is None else shared.close
+        return SecondPass(words, options.final_wait_s, on_close), runtime
 
     @abstractmethod
     def encoder_mode(self, name: str) -> EncoderMode | None:

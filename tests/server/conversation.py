@@ -128,7 +128,7 @@ class SentencesSession(SlowSession):
     def probability_of(self, text: str) -> float:
         return 1.0
 
-    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
+    def push(self, pcm: Samples, **how: object) -> list[Event]:
         self._n_samples += len(pcm)
         script = [(language, f" {word}") for language, text in SENTENCES for word in text.split()]
         events: list[Event] = []

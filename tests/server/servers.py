@@ -26,6 +26,7 @@ from sottovoce.server.server import Server
 from sottovoce.server.services import Services
 from sottovoce.server.settings import Access, Listening, ModelSettings, ServerSettings, Work
 from sottovoce.server.worker import Worker
+from sottovoce.streaming.live_session import UtteranceNumbers
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Segment, Transcript, Word
 from tests.runtime.fake import FakeBackend, Script
 
@@ -148,7 +149,7 @@ class SlowModel:
     ) -> SlowSession:
         if languages == ("xx",):
             raise OptionError("language 'xx': this model knows en, de")
-        return self._make_session(self, runtime)
+        return with_utterances(self._make_session(self, runtime))
 
     def fusion(self, hotwords: object) -> object:
         """Boost nothing."""
@@ -187,7 +188,7 @@ class SlowSession:
         text, word_s = self._model.word, self._model.word_s
         return [Word(text, i * word_s, (i + 1) * word_s, 1.0, "en") for i in range(n)]
 
-    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
+    def push(self, pcm: Samples, **how: object) -> list[Event]:
         self._model.do(self._runtime)
         self._n_samples += len(pcm)
         new = self.words(int(self._n_samples / SAMPLE_RATE / self._model.word_s))[len(self._words) :]
@@ -204,9 +205,38 @@ class SlowSession:
     def close(self) -> list[Event]:
         return self.finalize()
 
+    def end(self) -> list[Event]:
+        return self.close()
+
+    def discard(self) -> None:
+        """It has no second pass."""
+
+    def on_finals(self, notify: Callable[[], None]) -> None:
+        """It has no second pass."""
+
     def _final(self, words: list[Word]) -> Final:
         text, end = "".join(word.word for word in words).strip(), words[-1].end
         return Final(words[0].start, end, text, "en", tuple(words), end)
+
+
+def with_utterances(session: SlowSession) -> SlowSession:
+    """Number the utterances of the events of its outermost calls."""
+    numbers, calls = UtteranceNumbers(), []
+
+    def numbered(call: Callable[..., list[Event]]) -> Callable[..., list[Event]]:
+        def run(*args: Any, **options: Any) -> list[Event]:
+            calls.append(call)
+            try:
+                events = call(*args, **options)
+            finally:
+                calls.pop()
+            return events if calls else numbers.numbered(events)
+
+        return run
+
+    for name in ("push", "finalize", "end"):
+        setattr(session, name, numbered(getattr(session, name)))
+    return session
 
 
 class SlowFile:

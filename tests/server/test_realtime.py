@@ -242,7 +242,7 @@ THE_END = "that is all"
 class TurnSession(SlowSession):
     """Hears speech in the first second, and its end when half a second more has come."""
 
-    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
+    def push(self, pcm: Samples, **how: object) -> list[Event]:
         before, after = self._n_samples, self._n_samples + len(pcm)
         events: list[Event] = [SpeechStarted(0.0, 0.1)] if before == 0 < after else []
         if before < 16_000:

@@ -39,7 +39,7 @@ ANYWHERE = Listening("127.0.0.1", 0)
 class PausingSession(SlowSession):
     """Hears somebody speak for the first two seconds, and then nobody."""
 
-    def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
+    def push(self, pcm: Samples, **how: object) -> list[Event]:
         before = self._n_samples
         events = super().push(pcm) if before < 32_000 else []
         self._n_samples = before + len(pcm)
@@ -172,7 +172,7 @@ def test_a_recording_is_heard_beyond_a_pause(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("sottovoce.server.apis.wyoming.AHEAD_S", -60.0)
 
     class TwiceSession(SlowSession):
-        def push(self, pcm: Samples, *, newest_only: bool = False, greedy: bool = False) -> list[Event]:
+        def push(self, pcm: Samples, **how: object) -> list[Event]:
             return [SpeechStarted(0.0, 0.1), *super().push(pcm), SpeechEnded(1.0, 1.7)]
 
     with serving(SlowModel(session=TwiceSession), wyoming=ANYWHERE) as server:

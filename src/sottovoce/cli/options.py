@@ -509,6 +509,11 @@ class OutputOptions:
 
 OUTPUT_FORMAT, OUTPUT_DIR, QUIET, COLOUR_CONFIDENCE, OVERWRITE, EMBED_AUDIO = options_of(OutputOptions)
 LAYOUT = (*of_library("Layout"), EMBED_AUDIO)
+FINAL_MODEL = Option(
+    "A model, usually a larger one, that transcribes each utterance again at its end, for finals.",
+    metavar="NAME|PATH",
+    unset="the same model",
+)
 SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
 """Length of a known voice; more adds nothing."""
 VOICES = BY_KEY["speaker_voices"]

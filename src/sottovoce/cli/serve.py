@@ -20,6 +20,7 @@ import click
 from sottovoce.cli.invocation import Invocation, invocation_of
 from sottovoce.cli.options import (
     BEAM_SIZE,
+    FINAL_MODEL,
     FUSION,
     MODEL,
     TRANSLATION,
@@ -81,6 +82,7 @@ class ServeOptions:
         group="Model",
         metavar="NAME|PATH",
     ).as_field(None)
+    final_model: str | None = replace(FINAL_MODEL, group="Model").as_field(None)
     jobs_dir: str | None = Option(
         "Accept jobs (/v1/jobs), and keep recordings and results in this folder.",
         unset="off",
@@ -297,6 +299,7 @@ def settings_of(given: Values, names: list[str]) -> ServerSettings:
             aliases={alias: name_of(path) for alias, path in others if alias},
             beam_size=given["beam_size"],
             second=options.second_model and name_of(options.second_model),
+            final=options.final_model and name_of(options.final_model),
         ),
         listening=from_values(Listening, given, certificate=certificate, key=key),
         wyoming=wyoming_address(options.wyoming) if options.wyoming else None,
@@ -316,9 +319,11 @@ def model_paths(given: Values) -> dict[str, str]:
     options = from_values(ServeOptions, given)
     default = given["model"] or default_model(choose_device(given["device"]).type)
     others = [("--also-model", split_name(entry)[1]) for entry in options.also_model]
-    second = [("--second-model", options.second_model)] if options.second_model else []
+    further = (("--second-model", options.second_model), ("--final-model", options.final_model))
     paths: dict[str, str] = {}
-    for flag, path in (("--model", default), *others, *second):
+    for flag, path in (("--model", default), *others, *further):
+        if path is None:
+            continue
         name = name_of(path)
         if paths.setdefault(name, path) != path:
             raise OptionError(f"{flag} '{path}': has the same name as '{paths[name]}'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import queue
 import sys
@@ -27,6 +28,7 @@ from sottovoce.cli.invocation import Interrupts, invocation_of
 from sottovoce.cli.options import (
     BEAM_SIZE,
     BY_KEY,
+    FINAL_MODEL,
     FUSION,
     MODEL,
     TASK,
@@ -90,10 +92,11 @@ class StreamFlags:
         choices=("auto", "whole", "exact"),
     ).as_field("auto")
     no_vad: bool = Option("Decode silence too, without voice activity detection.").as_field(False)
+    final_model: str | None = FINAL_MODEL.as_field(None)
     jsonl: bool = Option("Print one JSON event a line.").as_field(False)
 
 
-REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, JSONL = options_of(StreamFlags)
+REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, FINALS_BY, JSONL = options_of(StreamFlags)
 MIC = click.Option(
     ["--mic"],
     is_flag=False,
@@ -126,7 +129,7 @@ SECTIONS = {
     "Speech": (NO_VAD, *grouped("Edges", of=LIVE)),
     "Speakers": (*grouped("Speakers", of=LIVE), VOICES),
     "Translation": TRANSLATION,
-    "Output": (OUTPUT, JSONL, *grouped("Captions", of=LIVE), LOG),
+    "Output": (OUTPUT, JSONL, *grouped("Captions", of=LIVE), FINALS_BY, LOG),
 }
 USUAL = (
     *("mic", "model", "languages", "output", "speakers", "translate_to", "latency", "jsonl"),
@@ -178,7 +181,8 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
         say_on_terminal(f"loading {options.model or 'the model'} …")
         model = open_model(options, fusion)
         translator, pieces = live_translator(translation, model, pieces)
-        session = open_session(model, given, flags, fusion, speakers)
+        final_model = flags.final_model and open_model(replace(options, model=flags.final_model))
+        session = open_session(model, given, flags, fusion, speakers, final_model=final_model or None)
         show: Show = write_lines if flags.jsonl else stack.enter_context(LiveView()).show
         if translator is not None:
             show = TranslatedView(translator, None if flags.jsonl else show)
@@ -224,6 +228,8 @@ def open_session(
     flags: StreamFlags,
     fusion: FusionOptions,
     speakers: SpeakerOptions | None,
+    *,
+    final_model: Recogniser | None = None,
 ) -> LiveSession:
     from sottovoce.streaming.options import StreamOptions
 
@@ -242,6 +248,7 @@ def open_session(
             {**given, "languages": None, "speakers": None},
             vad=False if flags.no_vad else vad,
         ),
+        final_model=final_model,
         stream=stream,
         speakers=speakers,
     )
@@ -453,12 +460,16 @@ def run(
             with interrupts.deferred():  # an interrupt half-way would lose committed text
                 emitted.n_samples += len(piece)
                 is_greedy = controller is not None and controller.is_greedy
-                newest_only = controller is not None
-                take(session.push(np.ascontiguousarray(piece), newest_only=newest_only, greedy=is_greedy))
+                is_live = controller is not None
+                audio = np.ascontiguousarray(piece)
+                take(session.push(audio, newest_only=is_live, greedy=is_greedy, realtime=is_live))
     except KeyboardInterrupt:
         interrupts.take()
         emitted.is_polite_end = interrupts.is_polite_end
         click.echo(f"{interrupts.word}: transcribing the rest", err=True)
+    take(session.end())
+    if controller is None:  # a file: finals may take their time
+        take(session.finals(math.inf))
     take(session.close())
 
 

@@ -12,13 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast, get_args
 
 from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions, VadStreamOptions
-from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.live import Finals, LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value
@@ -319,6 +319,10 @@ def one_of(*among: str) -> Reader[str]:
         return str(value)
 
     return read
+
+
+def read_finals(name: str, value: object) -> Finals:
+    return cast(Finals, one_of(*get_args(Finals))(name, value))
 
 
 def quoted(value: object) -> str:

@@ -343,9 +343,14 @@ class LiveConnection(ABC, Generic[M]):
         """Open the session, until `release`; return its scheduler. Raises: ApiError 429 without room on the
         model.
         """
-        scheduler = await self.exit_stack.enter_async_context(self.services.registry.use(model))
+        registry, final_name = self.services.registry, self.services.settings.models.final
+        scheduler = await self.exit_stack.enter_async_context(registry.use(model))
+        final: Scheduler | None = None
+        if final_name not in (None, model):
+            final = await self.exit_stack.enter_async_context(registry.use(final_name))
         self.services.check_live_wait(scheduler)
-        self._session = session = await scheduler.open(options, self.queue)
+        self._session = session = await scheduler.open(options, self.queue, final)
+        session.on_finals = self._emit_finals
         self.exit_stack.callback(session.end)
         return scheduler
 
@@ -381,6 +386,10 @@ class LiveConnection(ABC, Generic[M]):
 
     async def emit(self, events: Sequence[Event]) -> None:
         await self.send(*self.render(events))
+
+    async def _emit_finals(self) -> None:
+        if self._session is not None and (events := self._session.finals()):
+            await self.emit(events)
 
     async def queue_audio(self, samples: Samples) -> None:
         """Queue audio (n,); wait for room. Raises: ApiError as `check_floats`."""

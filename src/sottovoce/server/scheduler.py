@@ -178,10 +178,18 @@ class InputQueue:
             await self._changed.wait()
 
     async def put(self, command: Command | int) -> None:
-        self._commands.append((self.n_received, command))
-        self._wake()
+        self._add(command)
         while len(self._commands) > MAX_COMMANDS:
             await self._changed.wait()
+
+    def put_from_thread(self, command: Command) -> None:
+        """Put a command, from any thread, without waiting for room."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._add, command)
+
+    def _add(self, command: Command | int) -> None:
+        self._commands.append((self.n_received, command))
+        self._wake()
 
     async def next(self, n_due: Callable[[], float]) -> Command | int | None:
         """Wait for the next command, or None when at least `n_due` samples are before it."""
@@ -252,6 +260,7 @@ class QueuedTranslator(WhisperTranslator):
 class SessionHandle:
     """One live session, for one call at a time. queue: its audio. sessions: those of the model, until `end`.
 
+    final: the model of the second pass; None: the same. on_finals: a command for when finals may be ready.
     worked_s: engine seconds for `audio_s` seconds of audio.
     """
 
@@ -262,11 +271,14 @@ class SessionHandle:
         options: LiveOptions,
         queue: InputQueue,
         sessions: set[SessionHandle],
+        final: Scheduler | None = None,
     ) -> None:
         self._worker = worker
         self._model = model
         self._options = options
         self._sessions = sessions
+        self._final = final
+        self.on_finals: Command | None = None
         self.queue = queue
         self.worked_s = self.audio_s = 0.0
         self._is_processing = False
@@ -465,12 +477,20 @@ class SessionHandle:
         self._speakers_option = options.speakers or self._speakers_option
 
     def _make_session(self, options: LiveOptions, speakers: LiveSpeakers | None) -> LiveSession:
-        return self._model.session(
+        final = self._final if options.finals == "read" else None
+        session = self._model.session(
             options=options,
+            final_model=None if final is None else final.model,
             speakers=speakers if options.speakers else None,
             runtime=self._caller,
-            final_runtime=self._worker.runtime.caller(Priority.FILE),
+            final_runtime=(final.worker if final else self._worker).runtime.caller(Priority.FILE),
         )
+        session.on_finals(self._call_on_finals)
+        return session
+
+    def _call_on_finals(self) -> None:
+        if self.on_finals is not None:
+            self.queue.put_from_thread(self.on_finals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,13 +582,17 @@ class Scheduler:
     def languages(self) -> tuple[str, ...]:
         return tuple(self.model.languages)
 
-    async def open(self, options: LiveOptions, queue: InputQueue | None = None) -> SessionHandle:
-        """Begin a live session. queue: None: `push` alone adds audio.
+    async def open(
+        self, options: LiveOptions, queue: InputQueue | None = None, final: Scheduler | None = None
+    ) -> SessionHandle:
+        """Begin a live session. queue: None: `push` alone adds audio. final: of the second pass.
 
         Raises: ApiError 429 if it would delay others; OptionError.
         """
         self.check_capacity()
-        handle = SessionHandle(self.worker, self.model, options, queue or InputQueue(), self._sessions)
+        handle = SessionHandle(
+            self.worker, self.model, options, queue or InputQueue(), self._sessions, final=final
+        )
         self._sessions.add(handle)
         try:
             await handle.begin()

@@ -213,8 +213,9 @@ def secret_of(where: str, text: str) -> bytes:
 class ModelSettings:
     """The models of a server, and how they decode recordings.
 
-    others: loaded at their first request. second: reads uncertain parts again; clients can request it only if
-    it is in `others`. preload: load the default and the second at the start.
+    others: loaded at their first request. second: reads uncertain parts again. final: of the second
+    pass of live sessions. Clients can request these two only if they are in `others`. preload: load the
+    default and these two at the start.
     """
 
     model: str
@@ -235,6 +236,7 @@ class ModelSettings:
     ).as_field(None)
     preload: bool = True
     second: str | None = None
+    final: str | None = None
     deferral: DeferralOptions = field(default_factory=DeferralOptions)
 
     def __post_init__(self) -> None:
@@ -255,7 +257,7 @@ class ModelSettings:
 
     @property
     def at_start(self) -> tuple[str, ...]:
-        return (self.model,) if self.second is None else (self.model, self.second)
+        return tuple(dict.fromkeys(name for name in (self.model, self.second, self.final) if name))
 
     @property
     def all_aliases(self) -> dict[str, str]:

@@ -371,23 +371,29 @@ class LiveSession(ABC):
             events = self.end()
         finally:
             if self._second_pass is not None:
-                self._second_pass.finish()
+                self._second_pass.close()
         return [*events, *self.finals()]
 
-    def finals(self, wait_s: float = 0.0) -> list[Event]:
-        """Return finals of a second pass, if audio pauses; `push` returns them too.
+    def finals(self, wait_s: float | None = None) -> list[Event]:
+        """Return the finals of a second pass that are ready; `push` returns them too.
 
-        wait_s: seconds to wait for all utterances that have ended.
+        wait_s: seconds to wait for the others, which then keep their committed words; None: they come later.
         """
         if self._second_pass is None:
             return []
-        self._second_pass.wait(wait_s)
+        if wait_s is not None:
+            self._second_pass.wait(wait_s)
         return self._in_sequence(self._second_pass.finals(self._schedule.now_s))
+
+    def on_finals(self, notify: Callable[[], None]) -> None:
+        """Call a function, in any thread, whenever `finals` may return one."""
+        if self._second_pass is not None:
+            self._second_pass.notify = notify
 
     def discard(self) -> None:
         """Stop the second pass of a session whose further events are not needed."""
         if self._second_pass is not None:
-            self._second_pass.finish(wait_s=0.0)
+            self._second_pass.close(wait_s=0.0)
 
     def finalize(self) -> list[Event]:
         """Commit all words so far, as at the end of an utterance; the session continues."""

@@ -70,18 +70,20 @@ class _Reading:
 class SecondPass:
     """Transcribes the utterances of one session again, in order, and returns their finals.
 
-    wait_s: most seconds that `finish` waits. on_finish: called at the end.
+    wait_s: most seconds that `close` waits. on_close: called at its end.
     """
 
     def __init__(
-        self, read: ReadUtterance, wait_s: float, on_finish: Callable[[], None] | None = None
+        self, read: ReadUtterance, wait_s: float, on_close: Callable[[], None] | None = None
     ) -> None:
         self._read_utterance = read
         self._wait_s = wait_s
-        self._on_finish = on_finish
+        self._on_close = on_close
         self._thread = ThreadPoolExecutor(1, "sottovoce-second-pass")
+        self.notify: Callable[[], None] = lambda: None
+        """Called in the thread when an utterance was read."""
         self._readings: deque[_Reading] = deque()
-        self._is_finished = False
+        self._is_closed = False
         self._buffer = AudioBuffer()
         self._start = 0
         """First sample that was in no utterance yet, or of the speech."""
@@ -115,26 +117,27 @@ class SecondPass:
         return ready
 
     def wait(self, wait_s: float) -> None:
+        """Wait for the utterances so far, and stop those that are not read within so many seconds."""
         unread = [each.words for each in self._readings if each.words is not None and not each.is_done]
         wait(unread, wait_s if math.isfinite(wait_s) else None)
-
-    def finish(self, wait_s: float | None = None) -> None:
-        """Stop after at most so many seconds; None: those of the pass."""
-        if self._is_finished:
-            return
-        self._is_finished = True
-        self.wait(self._wait_s if wait_s is None else wait_s)
         for each in self._readings:
             each.stop()
+
+    def close(self, wait_s: float | None = None) -> None:
+        """Wait, by default for the time of the pass, and end the thread."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.wait(self._wait_s if wait_s is None else wait_s)
         self._thread.shutdown(wait=False, cancel_futures=True)
-        if self._on_finish is not None:
-            self._on_finish()
+        if self._on_close is not None:
+            self._on_close()
 
     def _end_of(self, final: Final, after: Event | None) -> int:
         """Return the last sample: of the speech and its pause, or of a quiet moment after the last word."""
         now = round(final.emission_time * SAMPLE_RATE)
         first = max(self._start, round(final.words[-1].end * SAMPLE_RATE) - QUIET_FRAMES * SAMPLES_PER_FRAME)
-        n_frames = (min(now, first + round(2 * REST_OF_WORD_S * SAMPLE_RATE)) - first) // SAMPLES_PER_FRAME
+        n_frames = (min(now, first + round(REST_OF_WORD_S * SAMPLE_RATE)) - first) // SAMPLES_PER_FRAME
         if isinstance(after, SpeechEnded) or n_frames <= 0:
             return now
         frames = self._buffer.view(first, first + n_frames * SAMPLES_PER_FRAME).reshape(n_frames, -1)
@@ -148,10 +151,11 @@ class SecondPass:
         elif len(unread) > 1 and (words := unread[0].words) is not None:
             wait([words])
         stopped, words = threading.Event(), None
-        if not self._is_finished:
+        if not self._is_closed:
             start = min(max(self._start, self._buffer.start), end)
             pcm = self._buffer.view(start, end).copy()
             words = self._thread.submit(self._read, pcm, start / SAMPLE_RATE, stopped)
+            words.add_done_callback(lambda _: self.notify())
         self._readings.append(_Reading(final, stopped, words))
         self._start = end
 

@@ -26,7 +26,7 @@ from sottovoce.audio.container import LiveContainer
 from sottovoce.formats.document import Json, score, seconds, span_document
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.decoding import VadStreamOptions
-from sottovoce.options.live import Captions, Eagerness, LiveDecodingOptions, LiveOptions
+from sottovoce.options.live import Captions, Eagerness, Finals, LiveDecodingOptions, LiveOptions
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.server import api, fields
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
@@ -74,7 +74,7 @@ OFF_VALUES = ("false", "0", "")
 REPEATABLE = ("keyterm", "keywords", "replace", "language_hint", "detect_language")
 STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
-    *("detect_language", "utt_split"),
+    *("detect_language", "utt_split", "finals"),
 )
 RECORDING_PARAMS = ("utterances", "utt_split", "paragraphs", "detect_language")
 PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
@@ -98,11 +98,18 @@ class ListenParams(ABC):
     def options(self) -> LiveOptions: ...
 
     def live_options(
-        self, pause_ms: float, *, captions: Captions, speakers: str = "", eagerness: Eagerness | None = None
+        self,
+        pause_ms: float,
+        *,
+        captions: Captions,
+        finals: Finals = "committed",
+        speakers: str = "",
+        eagerness: Eagerness | None = None,
     ) -> LiveOptions:
         return LiveOptions(
             languages=self.languages,
             captions=captions,
+            finals=finals,
             decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms), eagerness=eagerness),
             speakers=speakers,
             replacements=self.replacements,
@@ -116,14 +123,16 @@ class DeepgramParams(ListenParams):
 
     is_multi: report the language of every word. pause_ms: the pause that ends speech; None: its end is not
     reported. eagerness: end speech by the words too, or None. utterance_end_ms: silence before
-    `UtteranceEnd`. is_punctuated: text as written, instead of lower-case words. utt_split_s: the pause
-    between utterances of a recording.
+    `UtteranceEnd`. finals: "read": final results come from a second pass, beyond Deepgram's API.
+    is_punctuated: text as written, instead of lower-case words. utt_split_s: the pause between utterances of
+    a recording.
     """
 
     is_multi: bool = False
     is_punctuated: bool = False
     has_speakers: bool = False
     interim_results: bool = False
+    finals: Finals = "committed"
     vad_events: bool = False
     pause_ms: float | None = DEFAULT_PAUSE_MS
     eagerness: Eagerness | None = None
@@ -137,6 +146,7 @@ class DeepgramParams(ListenParams):
         return self.live_options(
             self.pause_ms or DEFAULT_PAUSE_MS,
             captions="revisable" if self.interim_results else "firm",
+            finals=self.finals,
             speakers="auto" if self.has_speakers else "",
             eagerness=self.eagerness,
         )
@@ -215,6 +225,7 @@ def stream_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
         common_params(query, registry),
         eagerness=cast(Eagerness, endpointing) if is_semantic else None,
         interim_results=query.flag("interim_results"),
+        finals=fields.read_finals("finals", query.last.get("finals", "committed")),
         vad_events=query.flag("vad_events"),
         pause_ms=DEFAULT_PAUSE_MS if is_semantic else read_pause(endpointing),
         utterance_end_ms=None
@@ -461,6 +472,10 @@ class DeepgramResults:
         self._request_id = request_id
         self._words: list[Word] = []
         self._unstable = ""
+        self._n_words: dict[int | None, int] = {}
+        """Words of utterances that await a second pass."""
+        self._ended: set[int | None] = set()
+        """Of these, the ones whose speech has ended."""
         self._is_due = False
         self._is_speech = False
         self._end_s = 0.0
@@ -480,13 +495,18 @@ class DeepgramResults:
                     yield {"type": "SpeechStarted", "channel": [0, 1], "timestamp": seconds(event.at)}
             elif isinstance(event, SpeechEnded):
                 self._is_speech = False
-                yield self._result(event.at, speech_final=self._ends_speech)
+                if event.utterance in self._n_words:
+                    self._ended.add(event.utterance)
+                else:
+                    yield self._result(event.at, speech_final=self._ends_speech)
+            elif isinstance(event, Final) and event.committed is not None:
+                yield self._read_result(event)
             elif isinstance(event, TurnEnded):
                 yield from self._utterance_end(math.inf)
             else:
                 changed = self._take(event) or changed
                 # An interim result has at most 4 s.
-                if self._words and self._words[-1].end - self._words[0].start >= 4.0:
+                if not self._n_words and self._words and self._words[-1].end - self._words[0].start >= 4.0:
                     yield self._result(self._last_s)
         if self._is_due:
             yield self._result(self._last_s)
@@ -496,7 +516,10 @@ class DeepgramResults:
 
     def finalized(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
         for event in events:
-            self._take(event)
+            if isinstance(event, Final) and event.committed is not None:
+                yield self._read_result(event)
+            else:
+                self._take(event)
         self._is_speech = False
         yield self._result(received_s, speech_final=self._ends_speech, from_finalize=True)
 
@@ -507,6 +530,16 @@ class DeepgramResults:
         about = metadata(self._params, self._request_id, self.audio.hexdigest(), received_s, self._created)
         yield {"type": "Metadata", **about}
 
+    def _read_result(self, final: Final) -> dict[str, Json]:
+        """Render the final of a second pass; words of later utterances stay."""
+        later = self._words[self._n_words.pop(final.utterance, 0) :]
+        self._words = list(final.words)
+        is_end = final.utterance in self._ended
+        self._ended.discard(final.utterance)
+        document = self._result(final.end, speech_final=is_end and self._ends_speech)
+        self._words = later
+        return document
+
     @property
     def _last_s(self) -> float:
         return self._words[-1].end if self._words else self._end_s
@@ -514,6 +547,8 @@ class DeepgramResults:
     def _take(self, event: object) -> bool:
         if isinstance(event, Partial):
             self._words += event.words
+            if self._params.finals == "read":
+                self._n_words[event.utterance] = self._n_words.get(event.utterance, 0) + len(event.words)
             self._unstable = ""
             self._unreported_end_s = self._last_s
         elif isinstance(event, Unstable):

@@ -9,6 +9,7 @@ import base64
 import itertools
 import secrets
 import uuid
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +21,7 @@ from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, seconds, span_document
 from sottovoce.options.decoding import VadStreamOptions
-from sottovoce.options.live import Eagerness, LiveDecodingOptions, LiveOptions
+from sottovoce.options.live import Eagerness, Finals, LiveDecodingOptions, LiveOptions
 from sottovoce.server import api, fields
 from sottovoce.server.apis.openai_files import logprob
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
@@ -84,7 +85,11 @@ class TurnDetection:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeSessionConfig:
-    """The configuration of a transcription session. turns: None: the client commits its turns."""
+    """The configuration of a transcription session.
+
+    finals: "read": completed turns have the text of a second pass, which OpenAI's API lacks. turns: None: the
+    client commits its turns.
+    """
 
     audio_format: str = "audio/pcm"
     model: str | None = None
@@ -93,6 +98,7 @@ class RealtimeSessionConfig:
     keywords: tuple[str, ...] = ()
     prompt: str = ""
     delay: str = "medium"
+    finals: Finals = "committed"
     turns: TurnDetection | None = field(default_factory=lambda: read_turn_detection({}))
     logprobs: bool = False
     has_speakers: bool = False
@@ -101,6 +107,7 @@ class RealtimeSessionConfig:
     def options(self) -> LiveOptions:
         return LiveOptions(
             languages=(self.language,) if self.language else self.languages,
+            finals=self.finals,
             vad=self.turns.vad if self.turns else False,
             decoding=LiveDecodingOptions(
                 init_prompt=self.prompt,
@@ -121,6 +128,7 @@ class RealtimeSessionConfig:
             "keywords": list(self.keywords) or None,
             "prompt": self.prompt or None,
             "delay": self.delay,
+            **({"finals": self.finals} if self.finals != "committed" else {}),
         }
         audio_input: dict[str, Json] = {
             "format": {"type": self.audio_format, **rate},
@@ -229,6 +237,7 @@ READERS: Mapping[str, fields.Reader[object]] = {
     "keywords": fields.read_json_list,
     "prompt": fields.read_text,
     "delay": fields.one_of(*DELAYS),
+    "finals": fields.read_finals,
 }
 
 
@@ -401,7 +410,7 @@ class RealtimeConnection(WebSocketConnection):
     async def _clear(self) -> None:
         if self.is_open:
             self.session.reset()
-        await self.send(self._items.clear(self.processed_s))
+        await self.send(*self._items.clear(self.processed_s))
 
     async def _answer(self, action: str, item: object, event_id: object) -> None:
         try:
@@ -469,21 +478,40 @@ async def client_secrets(request: Request) -> Response:
     return JSONResponse({"value": value, "expires_at": expires_at, "session": document})
 
 
+@dataclass(eq=False)
+class RealtimeTurn:
+    """A turn of the speaker, with its words by utterance.
+
+    previous: the item before it. awaited: utterances in a second pass. end_s: None if it is open.
+    """
+
+    item: str
+    began_s: float
+    previous: str | None = None
+    utterances: dict[int | None, list[Word]] = field(default_factory=dict)
+    awaited: set[int | None] = field(default_factory=set)
+    end_s: float | None = None
+
+    @property
+    def words(self) -> list[Word]:
+        return [word for words in self.utterances.values() for word in words]
+
+
 class RealtimeItems:
     """Renders the turns of one session. buffer_start_s: earlier audio was committed or cleared."""
 
     def __init__(self) -> None:
         self.config = RealtimeSessionConfig()
         self._numbers = itertools.count(1)
-        self._item: str | None = None
+        self._turns: deque[RealtimeTurn] = deque()
+        """Turns that are not completed; only the last one may be open."""
+        self._last_item: str | None = None
         self._finished: dict[str, dict[str, Json]] = {}
-        self._began_s = 0.0
-        self._words: list[Word] = []
         self.buffer_start_s = 0.0
 
     @property
     def is_open(self) -> bool:
-        return self._item is not None
+        return bool(self._turns) and self._turns[-1].end_s is None
 
     def event(self, kind: str, **values: Json) -> dict[str, Json]:
         return {"event_id": f"event_{next(self._numbers)}", "type": kind, **values}
@@ -492,41 +520,41 @@ class RealtimeItems:
         about = event_id if isinstance(event_id, str) else None
         return self.event("error", error={**fault.live_details, "event_id": about})
 
-    def begin(self, at_s: float) -> str:
-        """Open a turn if there is none; return its id."""
-        if self._item is None:
-            self._item = f"item_{uuid.uuid4().hex[:24]}"
-            self._began_s = at_s
-        return self._item
+    def begin(self, at_s: float) -> RealtimeTurn:
+        """Return the open turn, or a new one."""
+        if not self.is_open:
+            item = f"item_{uuid.uuid4().hex[:24]}"
+            self._turns.append(RealtimeTurn(item, at_s))
+        return self._turns[-1]
 
     def render(self, events: Iterable[Event]) -> Iterator[dict[str, Json]]:
         for event in events:
             if isinstance(event, SpeechStarted) and self.config.turns:
-                item, at_ms = self.begin(event.at), round(1000 * event.at)
+                item, at_ms = self.begin(event.at).item, round(1000 * event.at)
                 yield self.event(f"{BUFFER}.speech_started", audio_start_ms=at_ms, item_id=item)
             elif isinstance(event, Partial):
                 yield self._delta(event)
-            elif isinstance(event, Final) and (n_words := min(len(event.words), len(self._words))):
-                self._words[-n_words:] = event.words[-n_words:]  # their speakers are better known
+            elif isinstance(event, Final):
+                yield from self._final(event)
             elif isinstance(event, SpeechEnded) and self.config.turns:
                 yield from self._speech_ended(event)
 
     def commit(self, received_s: float) -> Iterator[dict[str, Json]]:
         """End the turn, which may be empty."""
-        item = self.begin(self.buffer_start_s)
-        text = "".join(word.word for word in self._words).strip()
-        yield from self._added(item)
-        if self.config.has_speakers:
-            yield from self._segments(item)
-        yield self._completed(item, text, received_s)
-        yield self._done(item, "completed", text, received_s)
+        turn = self.begin(self.buffer_start_s)
+        turn.end_s = self.buffer_start_s = received_s
+        yield from self._added(turn)
+        yield from self._complete()
 
     def fail(self, fault: ApiError, received_s: float) -> Iterator[dict[str, Json]]:
-        """End a turn without its text."""
-        item = self.begin(self.buffer_start_s)
-        yield from self._added(item)
-        yield self.event(f"{TRANSCRIPTION}.failed", item_id=item, content_index=0, error=fault.details)
-        yield self._done(item, "incomplete", None, received_s)
+        """End a turn without its text; the finals of earlier ones do not come."""
+        turn = self.begin(self.buffer_start_s)
+        self._turns.pop()
+        yield from self._complete(is_last=True)
+        self.buffer_start_s = received_s
+        yield from self._added(turn)
+        yield self.event(f"{TRANSCRIPTION}.failed", item_id=turn.item, content_index=0, error=fault.details)
+        yield self._done(turn, "incomplete", None)
 
     def retrieve_or_delete(self, action: str, item: object) -> dict[str, Json]:
         """Raises: ApiError 400 for an item that is not finished, or unknown."""
@@ -539,14 +567,19 @@ class RealtimeItems:
         if action == "retrieve":
             return self.event("conversation.item.retrieved", item=self._finished[item])
         del self._finished[item]
+        if item == self._last_item:
+            self._last_item = next(reversed(self._finished), None)
         return self.event("conversation.item.deleted", item_id=item)
 
-    def clear(self, received_s: float) -> dict[str, Json]:
-        self._reset(received_s)
-        return self.event(f"{BUFFER}.cleared")
+    def clear(self, received_s: float) -> Iterator[dict[str, Json]]:
+        if self.is_open:
+            self._turns.pop()
+        yield from self._complete(is_last=True)
+        self.buffer_start_s = received_s
+        yield self.event(f"{BUFFER}.cleared")
 
     def time_out(self, received_s: float) -> Iterator[dict[str, Json]]:
-        start_ms, item = round(1000 * self.buffer_start_s), self.begin(self.buffer_start_s)
+        start_ms, item = round(1000 * self.buffer_start_s), self.begin(self.buffer_start_s).item
         yield self.event(
             f"{BUFFER}.timeout_triggered",
             audio_start_ms=start_ms,
@@ -556,64 +589,78 @@ class RealtimeItems:
         yield from self.commit(received_s)
 
     def _speech_ended(self, event: SpeechEnded) -> Iterator[dict[str, Json]]:
-        item = self.begin(event.at)
+        item = self.begin(event.at).item
         end_ms = round(1000 * event.at)
         yield self.event(f"{BUFFER}.speech_stopped", audio_end_ms=end_ms, item_id=item)
         yield from self.commit(event.at)
         self.buffer_start_s = max(event.at, event.emission_time)  # the pause is of the turn that it ended
 
     def _delta(self, event: Partial) -> dict[str, Json]:
-        item = self.begin(event.start)
-        delta = event.text if self._words else event.text.lstrip()
-        self._words += event.words
+        turn = self.begin(event.start)
+        delta = event.text if turn.utterances else event.text.lstrip()
+        turn.utterances.setdefault(event.utterance, []).extend(event.words)
+        if self.config.finals == "read":
+            turn.awaited.add(event.utterance)
         more = self._logprobs(event.words)
-        return self.event(f"{TRANSCRIPTION}.delta", item_id=item, content_index=0, delta=delta, **more)
+        return self.event(f"{TRANSCRIPTION}.delta", item_id=turn.item, content_index=0, delta=delta, **more)
+
+    def _final(self, event: Final) -> Iterator[dict[str, Json]]:
+        for turn in self._turns:
+            if event.utterance in turn.utterances:
+                n_words = len(event.words) if event.is_read else len(turn.utterances[event.utterance])
+                turn.utterances[event.utterance] = list(event.words[max(0, len(event.words) - n_words) :])
+                turn.awaited.discard(event.utterance)
+        yield from self._complete()
+
+    def _complete(self, *, is_last: bool = False) -> Iterator[dict[str, Json]]:
+        """Complete the turns that have ended, up to the first one that awaits a final; is_last: all."""
+        while self._turns and self._turns[0].end_s is not None and (is_last or not self._turns[0].awaited):
+            turn = self._turns.popleft()
+            text = "".join(word.word for word in turn.words).strip()
+            if self.config.has_speakers:
+                yield from self._segments(turn)
+            yield self._completed(turn, text)
+            yield self._done(turn, "completed", text)
 
     def _logprobs(self, words: Iterable[Word]) -> dict[str, Json]:
         return {"logprobs": [logprob(word) for word in words]} if self.config.logprobs else {}
 
-    def _segments(self, item: str) -> Iterator[dict[str, Json]]:
-        for speaker, words in speaker_runs(self._words):
+    def _segments(self, turn: RealtimeTurn) -> Iterator[dict[str, Json]]:
+        for speaker, words in speaker_runs(turn.words):
             yield self.event(
                 f"{TRANSCRIPTION}.segment",
                 id=f"seg_{uuid.uuid4().hex[:24]}",
-                item_id=item,
+                item_id=turn.item,
                 content_index=0,
                 **span_document(words[0].start, words[-1].end),
                 speaker=speaker,
                 text="".join(word.word for word in words).strip(),
             )
 
-    def _completed(self, item: str, text: str, received_s: float) -> dict[str, Json]:
-        codes = dict.fromkeys(word.language for word in self._words if word.language)
+    def _completed(self, turn: RealtimeTurn, text: str) -> dict[str, Json]:
+        codes = dict.fromkeys(word.language for word in turn.words if word.language)
         return self.event(
             f"{TRANSCRIPTION}.completed",
-            item_id=item,
+            item_id=turn.item,
             content_index=0,
             transcript=text,
             languages=[{"code": code} for code in codes],
-            usage={"type": "duration", "seconds": seconds(max(0.0, received_s - self._began_s))},
-            **self._logprobs(self._words),
+            usage={"type": "duration", "seconds": seconds(max(0.0, (turn.end_s or 0.0) - turn.began_s))},
+            **self._logprobs(turn.words),
         )
 
-    def _added(self, item: str) -> Iterator[dict[str, Json]]:
-        previous = next(reversed(self._finished), None)
-        document = item_document(item, "completed", None)
-        yield self.event(f"{BUFFER}.committed", item_id=item, previous_item_id=previous)
-        yield self.event("conversation.item.added", item=document, previous_item_id=previous)
+    def _added(self, turn: RealtimeTurn) -> Iterator[dict[str, Json]]:
+        turn.previous, self._last_item = self._last_item, turn.item
+        document = item_document(turn.item, "completed", None)
+        yield self.event(f"{BUFFER}.committed", item_id=turn.item, previous_item_id=turn.previous)
+        yield self.event("conversation.item.added", item=document, previous_item_id=turn.previous)
 
-    def _done(self, item: str, status: str, text: str | None, received_s: float) -> dict[str, Json]:
-        previous, document = next(reversed(self._finished), None), item_document(item, status, text)
-        self._finished[item] = document
+    def _done(self, turn: RealtimeTurn, status: str, text: str | None) -> dict[str, Json]:
+        document = item_document(turn.item, status, text)
+        self._finished[turn.item] = document
         if len(self._finished) > 1000:  # turns that clients may retrieve
             del self._finished[next(iter(self._finished))]
-        self._reset(received_s)
-        return self.event("conversation.item.done", item=document, previous_item_id=previous)
-
-    def _reset(self, received_s: float) -> None:
-        self._item = None
-        self._words = []
-        self.buffer_start_s = received_s
+        return self.event("conversation.item.done", item=document, previous_item_id=turn.previous)
 
 
 def item_document(item: str, status: str, text: str | None) -> dict[str, Json]:

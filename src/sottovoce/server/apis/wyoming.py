@@ -26,7 +26,7 @@ from sottovoce.server.errors import ApiError, invalid_value
 from sottovoce.server.live import LiveConnection, PcmReader
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ServerLimits
-from sottovoce.types import Event, Partial, SpeechEnded, SpeechStarted
+from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted
 
 MAX_LINE = 64 * 1024
 MAX_DATA = 256 * 1024
@@ -332,6 +332,8 @@ class SpokenCommand:
         self.is_announced = is_announced
         self.is_done = False
         self._text = ""
+        self._finals: list[str] = []
+        """Of a second pass."""
         self._language: str | None = None
         self._has_words = False
         self._is_speech = False
@@ -350,6 +352,8 @@ class SpokenCommand:
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         for event in events:
+            if isinstance(event, Final) and event.committed is not None:
+                self._finals.append(event.text)
             if not isinstance(event, Partial):
                 continue
             if not self._text:
@@ -359,7 +363,8 @@ class SpokenCommand:
             self._text += text
             yield {"type": "transcript-chunk", "text": text}
         if self.is_done:
-            yield {"type": "transcript", "text": self._text.strip(), "language": self._language}
+            text = " ".join(filter(None, self._finals)) if self._finals else self._text.strip()
+            yield {"type": "transcript", "text": text, "language": self._language}
             if self._text:
                 yield {"type": "transcript-stop"}
 
@@ -376,6 +381,7 @@ def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
         ]
     )
     options = LiveOptions(
+        finals=fields.read_finals("finals", data.get("finals") or "committed"),
         languages=(fields.read_code("language", str(language)),) if language else (),
         decoding=LiveDecodingOptions(static_prompt=", ".join(terms)),
         vad=VadStreamOptions(hangover_ms=PAUSES_MS[sensitivity]),
