@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+
+import numpy as np
 
 from benchmarks.harness.report import apart, percent, show_table
 from benchmarks.live.counts import beside, error_rate, errors
@@ -22,6 +25,8 @@ from benchmarks.live.runs import (
 )
 from sottovoce.api import load_model
 from sottovoce.errors import OptionError
+from sottovoce.streaming.session import Session
+from sottovoce.types import SAMPLE_RATE, SpeechEnded
 
 HELP = """Words wrong of a second pass, beside live words and the file (both passes: the beam of a file).
 
@@ -32,6 +37,7 @@ HEADS = ("words wrong", "minus the file, 95 %", "minus live words, 95 %", "proce
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_clips(parser)
+    parser.add_argument("--realtime", type=int, default=0, help="measure delays on so many recordings [0]")
     parser.add_argument("--final-model", default="", help="of the second pass and the file [--model]")
 
 
@@ -50,20 +56,26 @@ def run(given: argparse.Namespace) -> None:
     )
     texts = {"the file": files, "live words": [one.text for one in live]}
     texts["finals"] = [one.run.final_text for one in passes]
-    figures = {}
+    figures: dict[str, object] = {}
     rows = []
     for name, found in texts.items():
         of = {"live words": live, "finals": passes}.get(name, [])
         minus_file, minus_live = (beside(items, texts[base], found) for base in ("the file", "live words"))
         rate, cpu = error_rate(items, found), processor(of)
-        figures[name] = {"rate": rate, "minus_file": asdict(minus_file), "minus_live": asdict(minus_live)}
-        figures[name] |= {"cpu": cpu}
+        differences = {"minus_file": asdict(minus_file), "minus_live": asdict(minus_live)}
+        figures[name] = {"rate": rate, "cpu": cpu, **differences}
         shown = [percent(rate), apart(minus_file), apart(minus_live), f"{cpu:.3f}" if of else ""]
         rows.append([name, *shown])
     n_words = sum(errors(item, "").n_reference for item in items)
     show_table([f"{len(items)} recordings, {n_words} words", *HEADS], rows)
+    timed = items[: given.realtime]
+    delays_s = [late for item in timed for late in final_delays_s(bench.session(read, item), item)]
+    if delays_s:
+        median, most = (f"{float(np.quantile(delays_s, share)):.2f} s" for share in (0.5, 0.95))
+        print(f"\n{len(delays_s)} finals after the detected end of speech: median {median}, 95 % {most}")
     print(f"\n{alike} of {len(items)} recordings with the same partials, bit by bit")
-    show_live_json("finals", [committed, read], {"part": given.part, "alike": alike, "found": figures})
+    figures |= {"alike": alike, "delays_s": delays_s}
+    show_live_json("finals", [committed, read], {"part": given.part, "found": figures})
 
 
 def file_texts(bench: Bench, setting: Setting, items: Sequence[Item]) -> list[str]:
@@ -81,6 +93,21 @@ def file_texts(bench: Bench, setting: Setting, items: Sequence[Item]) -> list[st
             bench.log.add(key, item.name, found)
         texts.append(found["text"])
     return texts
+
+
+def final_delays_s(session: Session, item: Item) -> list[float]:
+    """Push a recording and silence in real time; return the delay of each final, on the clock."""
+    ready: list[float] = []
+    session.on_finals(lambda: ready.append(time.monotonic()))
+    samples = np.concatenate((item.samples(), np.zeros(3 * SAMPLE_RATE, np.float32)))
+    step, ended, began = SAMPLE_RATE // 4, list[float](), time.monotonic()
+    for start in range(0, len(samples), step):
+        due = began + (start + step) / SAMPLE_RATE
+        time.sleep(max(0.0, due - time.monotonic()))
+        events = session.push(samples[start : start + step], realtime=True)
+        ended += [due for event in events if isinstance(event, SpeechEnded)]
+    session.close()
+    return [at - due for at, due in zip(ready, ended, strict=False)]
 
 
 def processor(lives: Sequence[Live]) -> float:

@@ -341,6 +341,22 @@ def test_scripts_of_both_directions_and_text_that_is_no_markup(server: ServerThr
         assert page.get_attribute("#now", "aria-live") == "off"
 
 
+def test_a_second_pass_changes_words_in_their_place(server: ServerThread) -> None:
+    """Also while the next utterance is being spoken; what a person corrected stays."""
+    said, read = [word(" Gut", "de", 0.0)], [word(" Guten", "de", 0.0), word(" Tag.", "de", 0.5)]
+    first = {**partial(said), "utterance": 1}
+    final = {"type": "final", "utterance": 1, "read": True, "language": "de", "words": read}
+    with browser(server.url) as page:
+        shown(page, [first, final])
+        assert page.inner_text("#log .words") == "Guten Tag."
+        page.reload()
+        shown(page, [first, {**partial([word(" Und", "de", 2.0)]), "utterance": 2}, final])
+        assert page.inner_text("#log .revised .words") == "Guten Tag."
+        assert page.inner_text("#now .words") == "Und"
+        assert page.locator("#log .utterance").count() == 1
+        pictures(page, "revised")
+
+
 def height(page: Any) -> int:
     pixels: int = page.evaluate("document.getElementById('timeline').clientHeight")
     return pixels

@@ -116,6 +116,7 @@ class LiveTranslator:
 
     translator: LiveTranslatorBackend
     n_new_words: int = N_NEW_WORDS
+    _utterance: int | None = field(default=None, init=False)
     _text: str = field(default="", init=False)
     _n_translated: int = field(default=0, init=False)
     _last: tuple[str, ...] = field(default=(), init=False)
@@ -129,9 +130,13 @@ class LiveTranslator:
         Raises: TranslationError; the session may continue.
         """
         if isinstance(event, Partial):
+            if event.utterance != self._utterance:
+                self._begin()
+                self._utterance = event.utterance
             yield from self._translate_partial(event, is_newest=is_newest)
         elif isinstance(event, Final):
-            self._begin()
+            if event.utterance == self._utterance:  # that of a second pass may come in the next utterance
+                self._begin()
             if event.text.strip():
                 source = SourceText(event.start, event.end, event.text, event.language, is_whole=True)
                 yield self._translation(event, event.start, self.translator.translate(source), is_final=True)

@@ -2,7 +2,7 @@
 
 import { microphones } from "./sources.js";
 
-const SETTINGS = ["languages", "switching", "translate_to", "device", "model", "terms", "speakers", "unstable", "doubtful"];
+const SETTINGS = ["languages", "switching", "translate_to", "device", "model", "terms", "speakers", "unstable", "finals", "doubtful"];
 const SIZES = [0.8, 0.9, 1, 1.15, 1.35, 1.6, 2];
 const $ = (id) => document.getElementById(id);
 let usual = ""; // the name of the microphone that the browser takes by itself
@@ -47,6 +47,7 @@ function underlineDoubts() {
 export function liveParameters() {
   const parameters = { captions: $("unstable").checked ? "revisable" : "firm", switching: $("switching").value };
   if ($("speakers").checked) parameters.speakers = "auto";
+  if ($("finals").checked) parameters.finals = "read";
   for (const name of ["languages", "translate_to", "model", "terms"]) if ($(name).value.trim()) parameters[name] = $(name).value.trim();
   return parameters;
 }

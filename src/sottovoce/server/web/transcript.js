@@ -7,6 +7,11 @@ import { replaced } from "./retiming.js";
 
 const TURN_PAUSE_S = 0.6; // shorter ones belong to the turn
 
+// Words of an event at the times of the page.
+function placed(words, language, offset) {
+  return words.map((word) => ({ ...word, language: word.language ?? language, start: word.start + offset, end: word.end + offset }));
+}
+
 export class Transcript extends Palette {
   // log: gets utterances as they end. now: shows the one being spoken. Events: "grown" with every change, and those of
   // a Palette.
@@ -92,16 +97,16 @@ export class Transcript extends Palette {
     if (message.type === "partial") this.commit(message, offset);
     if (message.type === "translation") this.translate(message);
     if (message.type === "unstable") this.showUnstable(message);
-    if (message.type === "final") this.close(message.words);
+    if (message.type === "final") this.end(message, offset);
   }
 
   commit({ words, language, utterance }, offset) {
+    if (this.current && this.current.number !== utterance) this.close(); // its final comes later
     this.current ??= { words: [], number: utterance };
-    for (const word of words) {
-      const placed = { ...word, language: word.language ?? language, start: word.start + offset, end: word.end + offset };
-      this.current.words.push(placed);
-      this.place(placed);
-      this.note(placed);
+    for (const word of placed(words, language, offset)) {
+      this.current.words.push(word);
+      this.place(word);
+      this.note(word);
     }
     this.unstable = null;
     this.render();
@@ -132,6 +137,28 @@ export class Transcript extends Palette {
     }
   }
 
+  // A final of a second pass has other words. It may come while the next utterance is being spoken, or after a correction,
+  // which stays.
+  end({ words, language, utterance: number, read }, offset) {
+    if (!read) return this.close(words);
+    const found = placed(words, language, offset);
+    if (this.current?.number === number) {
+      this.current.words = found;
+      return this.close(found);
+    }
+    const told = this.told.get(number);
+    if (!told || told.utterance.words !== told.words) return;
+    told.words = told.utterance.words = this.corrected(found);
+    told.said = textOf(found);
+    for (const word of found) this.note(word);
+    this.change(told.utterance);
+    this.elements[told.utterance.id].classList.add("revised");
+  }
+
+  corrected(words) {
+    return this.replacements.reduce((found, [from, to]) => replaced(found, from, to) ?? found, words);
+  }
+
   // The utterance is whole: it moves into the log, and is announced there once. told: its words, whose speakers may
   // have been corrected.
   close(told = []) {
@@ -140,9 +167,8 @@ export class Transcript extends Palette {
     this.current = null;
     this.unstable = null;
     if (words.length) {
-      const correct = (found, [from, to]) => replaced(found, from, to) ?? found;
-      const utterance = this.add({ words: this.replacements.reduce(correct, words), beginning: translation });
-      this.told.set(number, { utterance, said: textOf(words) });
+      const utterance = this.add({ words: this.corrected(words), beginning: translation });
+      this.told.set(number, { utterance, words: utterance.words, said: textOf(words) });
     }
     this.render();
     if (words.length && told.length) this.dispatchEvent(new Event("speaker"));
