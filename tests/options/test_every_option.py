@@ -297,6 +297,7 @@ FIELDS: dict[str, tuple[object, Any]] = {
     "switch_certainty": (0.95, 0.95),
     "latency": ("low", "low"),
     "captions": ("revisable", "revisable"),
+    "finals": ("read", "read"),
     "vad": (False, False),
     "speakers": ("3", "3"),
     "replacements": ("ada => Ada", Replacements((("ada", "Ada"),))),
