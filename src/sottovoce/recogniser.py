@@ -6,13 +6,14 @@ Methods import the packages of their task.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from sottovoce.audio.io import Recording, check_is_there
 from sottovoce.errors import OptionError
+from sottovoce.offline.together import TogetherTranscription
 from sottovoce.offline.transcriber import RecordingTranscriber, SecondModel
 from sottovoce.offline.transcription import (
     FileTranscription,
@@ -151,6 +152,45 @@ class Recogniser(ABC):
         recording = Recording(source, chosen, sample_rate=sample_rate)
         control = RunControl(on_progress, abort)
         return FileTranscription(transcriber, recording, control, model=self.name, resume=resume)
+
+    def transcribe_together(
+        self,
+        sources: Mapping[str, AudioSource],
+        *,
+        starts_s: Sequence[float] = (),
+        language: str | Sequence[str] | None = None,
+        beam_size: int | None = None,
+        options: TranscribeOptions | None = None,
+        fusion: LanguageModels | None = None,
+        second: SecondModel | None = None,
+    ) -> TogetherTranscription:
+        """Transcribe recordings of one meeting, a speaker each, as one, segment by segment by their starts.
+
+        sources: by the name of the speaker. starts_s: of each in the meeting; none: all begin together. The
+        rest and errors as in `transcribe`.
+
+        Raises:
+            OptionError: options that name speakers, or another number of starts than of recordings.
+        """
+        starts_s = starts_s or (0.0,) * len(sources)
+        if len(starts_s) != len(sources):
+            raise OptionError(
+                f"starts_s: expected {len(sources)}, as there are recordings, got {len(starts_s)}"
+            )
+        if options is not None and (options.speakers is not None or options.channels != "mixed"):
+            raise OptionError("transcribe_together: expected a speaker a recording, got speakers or channels")
+        given: dict[str, Any] = {
+            "language": language,
+            "beam_size": beam_size,
+            "options": options,
+            "fusion": fusion,
+            "second": second,
+        }
+        parts = {
+            speaker: (start_s, self.transcribe(source, **given))
+            for (speaker, source), start_s in zip(sources.items(), starts_s, strict=True)
+        }
+        return TogetherTranscription(parts, self.name)
 
     def transcribe_files(
         self,

@@ -48,7 +48,7 @@ def list_recordings(source: str | Path) -> list[Item]:
     """
     place = Path(source)
     if place.is_dir():
-        items = _of_folder(place)
+        items = recordings_in(place)
         if not items:
             raise ManifestError(f"input '{source}': expected a folder with recordings, found none in it")
         return items
@@ -58,15 +58,23 @@ def list_recordings(source: str | Path) -> list[Item]:
     return _each_once((Item(entry.id, str(entry.path.absolute())) for entry in entries), source)
 
 
-def _of_folder(folder: Path) -> list[Item]:
+def recordings_in(folder: Path) -> list[Item]:
     items: list[Item] = []
     for inside, folders, names in os.walk(folder, followlinks=False):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(inside, name)
-            if path.suffix.lower() in SUFFIXES and not name.startswith("."):
-                items.append(Item(label_of(path.relative_to(folder).as_posix()), str(path.absolute())))
+        paths = (Path(inside, name) for name in sorted(names))
+        items += [item_of(path, folder) for path in paths if is_recording(Path(path.name))]
     return items
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a path within a folder has an extension of recordings, and no part of it is hidden."""
+    return path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
+
+
+def item_of(path: Path, folder: Path) -> Item:
+    path = path.absolute()
+    return Item(label_of(path.relative_to(folder.absolute()).as_posix()), str(path))
 
 
 def _of_names(place: Path) -> list[Item]:

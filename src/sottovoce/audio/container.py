@@ -22,9 +22,10 @@ import queue
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain, islice
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -626,7 +627,11 @@ _TITLES: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.sp
 
 @dataclass(frozen=True, slots=True)
 class AudioInfo:
-    """The declared properties of a source. duration_s: or None. Samples without a container are one track."""
+    """The declared properties of a source. duration_s: or None. Samples without a container are one track.
+
+    subtitles: languages of subtitle tracks, as the container names them. began_s: when it began, in seconds
+    of a clock that its devices share, by time stamps of the container; or None.
+    """
 
     name: str
     codec: str
@@ -635,6 +640,8 @@ class AudioInfo:
     duration_s: float | None
     track: AudioTrack = ONLY_TRACK
     tracks: tuple[AudioTrack, ...] = (ONLY_TRACK,)
+    subtitles: tuple[str, ...] = ()
+    began_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -887,9 +894,21 @@ def _info(container: InputContainer, stream: AudioStream, name: str) -> AudioInf
         track = tracks[list(container.streams.audio).index(stream)]
         rate, n_channels = int(codec.sample_rate or 0), int(codec.channels or 0)
         duration_s = _declared_duration_s(container, stream)
-        return AudioInfo(name, codec.name, rate, n_channels, duration_s, track, tracks)
+        subtitles = tuple(each.metadata.get("language", "") for each in container.streams.subtitles)
+        began_s = _began_s({**container.metadata, **stream.metadata}, rate)
+        return AudioInfo(name, codec.name, rate, n_channels, duration_s, track, tracks, subtitles, began_s)
     except _DAMAGE as error:
         raise AudioError(f"{name}: expected a readable header, got {_cause(error)}") from error
+
+
+def _began_s(tags: Mapping[str, str], rate: int) -> float | None:
+    """Read samples since midnight (broadcast WAV, EBU Tech 3285), or a date and time (FFmpeg's tag)."""
+    if tags.get("time_reference", "").isdecimal() and rate:
+        return int(tags["time_reference"]) / rate
+    try:
+        return datetime.fromisoformat(tags["creation_time"]).timestamp()
+    except (KeyError, ValueError):
+        return None
 
 
 def _declared_duration_s(container: InputContainer, stream: AudioStream) -> float | None:

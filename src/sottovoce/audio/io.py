@@ -216,7 +216,7 @@ def open_path(path: str | os.PathLike[str]) -> BinaryIO:
         hint = "; download it first, or pipe it into `-`" if "://" in os.fspath(path) else ""
         raise AudioError(f"{name}: no such file{hint}") from error
     except IsADirectoryError as error:
-        raise AudioError(f"{name}: is a folder; name its files, or use `sottovoce batch`") from error
+        raise AudioError(f"{name}: is a folder; name its files") from error
     except (OSError, ValueError) as error:
         raise AudioError(f"{name}: expected an audio or video file, got {refusal(error)}") from error
     if size == 0 and os.path.isfile(path):

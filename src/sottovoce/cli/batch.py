@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import click
@@ -21,7 +21,15 @@ from sottovoce.cli.options import (
     open_model,
 )
 from sottovoce.cli.progress import exit_code, progress_bar
-from sottovoce.cli.transcribe import DECODING, EXCLUSIVE, LANGUAGE, WORDS, transcribe_options
+from sottovoce.cli.transcribe import (
+    DECODING,
+    EXCLUSIVE,
+    LANGUAGE,
+    SETTLE,
+    WORDS,
+    FileOptions,
+    transcribe_options,
+)
 from sottovoce.options.schema import Option, from_values, options_of
 from sottovoce.types import Task
 
@@ -37,6 +45,9 @@ class TableOptions:
         "Recordings whose windows are decoded in shared batches.", group="Table", least=1
     ).as_field(8)
     retry_failed: bool = Option("Try recordings with an error again.", group="Table").as_field(False)
+    watch: bool = Option(
+        "Also wait for new recordings of the folder, until Ctrl-C (extra `watch`).", group="Table"
+    ).as_field(False)
     ray: bool = Option("Use the processes of a Ray cluster (extra `ray`).", group="Ray").as_field(False)
     ray_address: str | None = Option(
         "Address of a running cluster.", group="Ray", metavar="ADDRESS", unset="a new one on this machine"
@@ -54,7 +65,7 @@ TABLE = options_of(TableOptions)
 SECTIONS = {
     "Model": MODEL,
     **LANGUAGE,
-    "Table": (*WORDS, *grouped("Table", of=TABLE)),
+    "Table": (*WORDS, *grouped("Table", of=TABLE), SETTLE),
     "Speakers": SPEAKERS,
     "More than one process": grouped("Ray", of=TABLE),
     **DECODING,
@@ -83,6 +94,7 @@ def batch(
     skipped.
     """
     from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
+    from sottovoce.archive.watch import watched_recordings
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.find import default_model
 
@@ -91,19 +103,27 @@ def batch(
     model = from_values(ModelOptions, given)
     if model.model is None:
         model = replace(model, model=default_model(choose_device(model.device).type))
-    items = list_recordings(recordings)
     table = from_values(TableOptions, given)
+    settle_s = from_values(FileOptions, given).settle_s
+    groups = (
+        watched_recordings(recordings, settle_s=settle_s) if table.watch else [list_recordings(recordings)]
+    )
     actors = actors_of(table) if table.ray else None
     options = transcribe_options({**given, "language": language, "task": task, "beam_size": beam_size})
     options = replace(options, decoding=replace(options.decoding, task=task))
     chosen = BatchOptions(options, language, table.files_together, beam_size)
+    load: Callable[[], Recogniser] = partial(open_model, model, fusion)
+    if table.watch and actors is None:
+        load = cache(load)
+    code = 0
     with open_results(output) as results:
-        left = left_to_do(items, results, again=table.retry_failed)
-        failed_before = {str(row["id"]) for row in results.rows() if row["error"] is not None}
-        n_failed_before = sum(item.id in failed_before for item in items)
-        load = partial(open_model, model, fusion)
-        rows = rows_of(left, load, chosen, actors, table.ray_address) if left else iter(())
-        return _write(rows, results, items, left, n_failed_before, invocation_of(context))
+        for n_groups, items in enumerate(groups):
+            left = left_to_do(items, results, again=table.retry_failed and not n_groups)
+            failed_before = {str(row["id"]) for row in results.rows() if row["error"] is not None}
+            n_failed_before = sum(item.id in failed_before for item in items)
+            rows = rows_of(left, load, chosen, actors, table.ray_address) if left else iter(())
+            code = _write(rows, results, items, left, n_failed_before, invocation_of(context))
+    return code
 
 
 def actors_of(table: TableOptions) -> Replicas:

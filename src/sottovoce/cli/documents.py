@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sottovoce.archive.results import is_recording
 from sottovoce.cli.options import OutputOptions, is_typed
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
@@ -35,10 +36,15 @@ from sottovoce.formats.paragraphs import clock
 from sottovoce.formats.subtitles import CueWriter
 from sottovoce.options.schema import from_values
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
+from sottovoce.text.languages import language_codes
 from sottovoce.types import Segment, Transcript, Word
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+UNDETERMINED = "und"
+"""In names of documents. Source: BCP 47."""
+LANGUAGE_CODES = frozenset(language_codes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class Documents:
 
     paths: by input and extension; None writes to standard output. shown: print text while it is decoded.
     folder: of HTML pages, or None. embeds: pages contain the recording. terminal: shows the text too, or
-    None.
+    None. are_renamed: `UNDETERMINED` in their names becomes the language of the recording.
     """
 
     formats: str
@@ -57,12 +63,16 @@ class Documents:
     folder: Path | None = None
     embeds: bool = False
     terminal: TerminalWriter | None = None
+    are_renamed: bool = False
 
     def info(self, name: str, model: str, options: TranscribeOptions | None = None) -> TranscriptInfo:
         if name == "-":
             return TranscriptInfo(model)
         info = TranscriptInfo(model, source=label_of(Path(name).name))
-        return self.with_recording(info, Path(name), options)
+        here = self
+        if self.folder is not None and self.paths is not None:
+            here = replace(self, folder=Path(self.places(name)[0]).parent)
+        return here.with_recording(info, Path(name), options)
 
     def with_recording(
         self, info: TranscriptInfo, recording: Path, options: TranscribeOptions | None = None
@@ -104,8 +114,33 @@ class Documents:
         writers = [*self.writers, self.terminal]
         return is_laid_out or any(isinstance(each, TerminalWriter) and each.by_confidence for each in writers)
 
-    def are_there(self, name: str) -> bool:
-        return self.paths is not None and all(Path(place).is_file() for place in self.places(name))
+    def are_there(self, name: str, *, since_ns: int = 0) -> bool:
+        """Whether all documents of an input exist. since_ns: earliest time of their last change."""
+        if self.paths is None:
+            return False
+        written = [[*self._written(Path(place))] for place in self.places(name)]
+        return all(any(path.stat().st_mtime_ns >= since_ns for path in paths) for paths in written)
+
+    def _written(self, place: Path) -> Iterator[Path]:
+        """Yield the documents of a place: one, or one of each language."""
+        if not self.are_renamed:
+            yield from (path for path in (place,) if path.is_file())
+            return
+        stem, _, ending = place.name.rpartition(f".{UNDETERMINED}.")
+        for path in place.parent.glob(f"{escape_glob(stem)}.*.{escape_glob(ending)}"):
+            if path.name[len(stem) + 1 : -len(ending) - 1] in LANGUAGE_CODES and path.is_file():
+                yield path
+
+    def renamed(self, name: str, language: str) -> list[Path | str]:
+        """Put the language of a recording into the names of its documents; return where these are."""
+        places = self.places(name)
+        if not self.are_renamed or not language:
+            return places
+        final: list[Path | str] = []
+        for place in map(Path, places):
+            stem, _, ending = place.name.rpartition(f".{UNDETERMINED}.")
+            final.append(place.replace(place.with_name(f"{stem}.{language}.{ending}")))
+        return final
 
     @property
     def is_text_on_terminal(self) -> bool:
@@ -116,8 +151,19 @@ class Documents:
         return list(files) if self.paths is None else list(dict.fromkeys(name for name, _ in self.paths))
 
 
-def documents_of(context: click.Context, files: Sequence[str], *, has_speakers: bool = False) -> Documents:
-    """Choose the documents by the options of a command. Raises: OptionError."""
+def documents_of(
+    context: click.Context,
+    files: Sequence[str],
+    *,
+    has_speakers: bool = False,
+    trees: Mapping[str, Path] | None = None,
+    language: str | None = None,
+) -> Documents:
+    """Choose the documents by the options of a command.
+
+    trees: folders that were named instead of their recordings, by recording. language: of the documents;
+    None: known at their end. Raises: OptionError.
+    """
     given = context.params
     output = from_values(OutputOptions, given, quiet=given.get("quiet", True))
     output = with_output_file(files, output, has_format=is_typed(context, "output_format"))
@@ -129,15 +175,17 @@ def documents_of(context: click.Context, files: Sequence[str], *, has_speakers: 
     writers = writers_for(
         formats, layout, has_speakers=has_speakers, has_files=output.output_dir != STANDARD_OUTPUT
     )
-    shown = output.output_dir is None and formats == "txt"
+    shown = output.output_dir is None and formats == "txt" and not given.get("watch")
     by_confidence = output.colour_confidence
     if shown and (sys.stdout.isatty() or by_confidence):
         writers = [terminal_writer(by_confidence)]
-    folder = output.output_dir or (STANDARD_OUTPUT if formats == "txt" else ".")
+    folder = output.output_dir or (STANDARD_OUTPUT if shown else ".")
     if output.output_file is not None:
         folder = str(output.output_file.parent)
     has_page = any(isinstance(writer, HtmlWriter) for writer in writers)
     page = Path("." if folder == STANDARD_OUTPUT else folder) if has_page else None
+    if output.name_language and (folder == STANDARD_OUTPUT or output.output_file is not None):
+        raise OptionError("--name-language: expected a folder for the documents (-o DIR)")
     if folder == STANDARD_OUTPUT:
         check_binary(files, writers)
         return Documents(formats, writers, None, shown, page, output.embed_audio)
@@ -145,10 +193,40 @@ def documents_of(context: click.Context, files: Sequence[str], *, has_speakers: 
         check_overwriting(files[0], output.output_file, overwrite=output.overwrite)
         paths = named_document(files[0], output.output_file, writers[0].extension)
     else:
-        paths = output_paths(files, Path(folder), [writer.extension for writer in writers])
-    writable_folder(Path(folder))
+        named = f".{language or UNDETERMINED}" if output.name_language else ""
+        extensions = [writer.extension for writer in writers]
+        paths = paths_in_trees(files, output.output_dir, extensions, suffix=named, trees=trees or {})
+    if not given.get("dry_run"):
+        for place in {path.parent for path in paths.values()}:
+            writable_folder(place)
     terminal = terminal_writer(by_confidence) if sys.stdout.isatty() and not output.quiet else None
-    return Documents(formats, writers, paths, shown, page, output.embed_audio, terminal)
+    are_renamed = output.name_language and language is None
+    return Documents(formats, writers, paths, shown, page, output.embed_audio, terminal, are_renamed)
+
+
+def paths_in_trees(
+    files: Sequence[str],
+    folder: str | None,
+    extensions: Sequence[str],
+    *,
+    suffix: str,
+    trees: Mapping[str, Path],
+) -> Mapping[tuple[str, str], Path]:
+    """Choose document paths as `output_paths`; those of the recordings of a folder keep its subfolders.
+
+    folder: None: the current one, or that of a recording in a named folder.
+    """
+    plain = [name for name in files if name not in trees]
+    paths = dict(output_paths(plain, Path(folder or "."), extensions, suffix=suffix))
+    for inside in dict.fromkeys(Path(name).parent for name in files if name in trees):
+        # Recordings that are not transcribed now share the names too.
+        siblings = [str(path) for path in sorted(inside.iterdir()) if is_recording(Path(path.name))]
+        tree = next(tree for name, tree in trees.items() if Path(name).parent == inside)
+        place = inside if folder is None else Path(folder, inside.relative_to(tree.absolute()))
+        for key, path in output_paths(siblings, place, extensions, suffix=suffix).items():
+            if key[0] in files:
+                paths[key] = path
+    return paths
 
 
 def with_output_file(files: Sequence[str], output: OutputOptions, *, has_format: bool) -> OutputOptions:

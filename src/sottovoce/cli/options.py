@@ -494,7 +494,7 @@ class OutputOptions:
         "that format; - is standard output.",
         short="-o",
         metavar="DIR|FILE",
-        unset="only txt: the terminal; else: the current folder",
+        unset="only txt: the terminal; else: the current folder, or that of a recording in a named folder",
     ).as_field(None)
     quiet: bool = Option(
         "Show a progress bar instead of the text while documents go to files.", short="-q"
@@ -504,10 +504,15 @@ class OutputOptions:
         "Replace a file of -o that is named after another recording, without asking."
     ).as_field(False)
     embed_audio: bool = Option("html: include the recording in the page instead of a link.").as_field(False)
+    name_language: bool = Option(
+        "Put the language into the names of documents, as media servers expect: talk.de.srt."
+    ).as_field(False)
     output_file: Path | None = None
 
 
-OUTPUT_FORMAT, OUTPUT_DIR, QUIET, COLOUR_CONFIDENCE, OVERWRITE, EMBED_AUDIO = options_of(OutputOptions)
+OUTPUT_FORMAT, OUTPUT_DIR, QUIET, COLOUR_CONFIDENCE, OVERWRITE, EMBED_AUDIO, NAME_LANGUAGE = options_of(
+    OutputOptions
+)
 LAYOUT = (*of_library("Layout"), EMBED_AUDIO)
 FINAL_MODEL = Option(
     "A model, usually a larger one, that transcribes each utterance again at its end, for finals.",

@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
+from glob import escape as escape_glob
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
@@ -27,6 +28,7 @@ from sottovoce.cli.options import (
     FUSION,
     LAYOUT,
     MODEL,
+    NAME_LANGUAGE,
     OUTPUT_DIR,
     OUTPUT_FORMAT,
     OVERWRITE,
@@ -39,13 +41,15 @@ from sottovoce.cli.options import (
     SectionedCommand,
     Translation,
     TranslationOptions,
+    grouped,
     is_file,
     of_library,
     open_model,
+    read_list,
     speakers_of,
 )
 from sottovoce.errors import AudioError, OptionError, cause_of
-from sottovoce.formats.output import STANDARD_OUTPUT
+from sottovoce.formats.output import STANDARD_OUTPUT, document_names
 from sottovoce.formats.paragraphs import clock
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.options.decoding import (
@@ -58,10 +62,16 @@ from sottovoce.options.decoding import (
     VadOptions,
 )
 from sottovoce.options.schema import Option, Values, changed, from_values, options_of
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import TranscribeOptions, check_speaker_names
 from sottovoce.text.disfluency import check_cleanable, check_verbatim
 from sottovoce.text.files import fitting_name
-from sottovoce.text.languages import LanguageChoice, language_codes, language_name
+from sottovoce.text.languages import (
+    LanguageChoice,
+    find_language,
+    language_code,
+    language_codes,
+    language_name,
+)
 from sottovoce.types import Segment
 
 if TYPE_CHECKING:
@@ -70,6 +80,7 @@ if TYPE_CHECKING:
     from sottovoce.cli.documents import Documents
     from sottovoce.cli.progress import Progress
     from sottovoce.offline.resume import ResumePoint
+    from sottovoce.offline.together import TogetherTranscription
     from sottovoce.offline.transcriber import SecondModel
     from sottovoce.offline.transcription import FileTranscription
     from sottovoce.recogniser import Recogniser
@@ -85,6 +96,8 @@ READ_WITH = (
 """Other options that change the text; the files that they name are compared too."""
 ADVICE = "a smaller --batch-size or --beam-size, or a smaller --model"
 MOST_PLACES, MOST_NAMED = 5, 3
+SUBTITLES = frozenset({".srt", ".vtt", ".ass", ".ssa", ".sub", ".smi", ".ttml"})
+"""Extensions of subtitles that media servers read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,42 +112,76 @@ class FileOptions:
         metavar="RULES",
     ).as_field(None)
     no_fallback: bool = Option("Use only the first temperature.").as_field(False)
-    skip_existing: bool = Option("Skip recordings whose documents all exist.").as_field(False)
-    fresh: bool = Option("Start interrupted recordings again instead of continuing them.").as_field(False)
-    print_special: bool = Option("Include timestamps and other special tokens in txt.").as_field(False)
+    skip_existing: bool = Option("Skip recordings whose documents all exist.", group="Output").as_field(False)
+    skip_subtitled: bool = Option(
+        "Skip videos with subtitles in the language of the documents, inside them or in a file such as "
+        "talk.de.srt. A language that is not given is detected first.",
+        group="Output",
+    ).as_field(False)
+    dry_run: bool = Option(
+        "Say what would be written and skipped, and transcribe nothing.", group="Output"
+    ).as_field(False)
+    watch: bool = Option(
+        "Transcribe the recordings of a folder, and new ones when they are complete, until Ctrl-C; those "
+        "with newer documents are skipped (extra `watch`).",
+        group="Output",
+    ).as_field(False)
+    settle_s: float = Option(
+        "Seconds without a change after which a recording in a watched folder is complete.",
+        key="settle",
+        above=0.0,
+        most=3600.0,
+        group="Output",
+    ).as_field(5.0)
+    fresh: bool = Option(
+        "Start interrupted recordings again instead of continuing them.", group="Output"
+    ).as_field(False)
+    print_special: bool = Option(
+        "Include timestamps and other special tokens in txt.", group="Output"
+    ).as_field(False)
     processors: int = Option(
         "Processes for one recording, which is split at pauses; each loads the model.", least=1
     ).as_field(1)
+    together: bool = Option(
+        "Transcribe recordings of one meeting, a speaker each, into one document; speakers are named after "
+        "the files, or by --speaker-names.",
+        group="Speakers",
+    ).as_field(False)
+    starts: str | None = Option(
+        "Start of each recording in the meeting, or auto: by their time stamps.",
+        unset="all begin together",
+        metavar="auto|TIME,TIME…",
+        group="Speakers",
+    ).as_field(None)
     second_model: str | None = Option(
         "A larger model that decodes uncertain parts again; a line reports how much that was.",
         metavar="NAME|PATH",
     ).as_field(None)
 
 
-SPOKEN, REGROUP, NO_FALLBACK, SKIP_EXISTING, FRESH, PRINT_SPECIAL, PROCESSORS, SECOND_MODEL = options_of(
-    FileOptions
-)
+FILES = {option.key: option for option in options_of(FileOptions)}
+REGROUP, SETTLE = FILES["regroup"], FILES["settle"]
 WORDS = (*of_library("Words"), REGROUP)
 DECODING = {
     "Speech": of_library("Speech"),
     "Search": (*of_library("Search"), *FUSION),
-    "When a result looks wrong": (*of_library("Fallback"), NO_FALLBACK),
+    "When a result looks wrong": (*of_library("Fallback"), FILES["no_fallback"]),
     "Context": of_library("Context"),
 }
-LANGUAGE = {"Language": (SPOKEN, *of_library("Language"), *TASK), "Style": of_library("Style")}
+LANGUAGE = {"Language": (FILES["language"], *of_library("Language"), *TASK), "Style": of_library("Style")}
 SECTIONS = {
     "Output": (
-        *(OUTPUT_FORMAT, OUTPUT_DIR, OVERWRITE, SKIP_EXISTING, FRESH, QUIET, COLOUR_CONFIDENCE),
-        PRINT_SPECIAL,
+        *(OUTPUT_FORMAT, OUTPUT_DIR, NAME_LANGUAGE, OVERWRITE, QUIET, COLOUR_CONFIDENCE),
+        *grouped("Output", of=FILES.values()),
     ),
     "Subtitles and pages": LAYOUT,
     **LANGUAGE,
     "Parts of a recording": of_library("Times"),
     "Words": WORDS,
-    "Speakers": SPEAKERS,
+    "Speakers": (*SPEAKERS, *grouped("Speakers", of=FILES.values())),
     "Translation": TRANSLATION,
     **DECODING,
-    "Model": (*MODEL, SECOND_MODEL, *DEFERRAL, PROCESSORS),
+    "Model": (*MODEL, FILES["second_model"], *DEFERRAL, FILES["processors"]),
 }
 USUAL = (
     *("model", "language", "output_dir", "output_format", "word_timestamps", "speakers", "translate_to"),
@@ -155,6 +202,8 @@ EXCLUSIVE = {
     "print_special": ("clean", "regroup", "colour_confidence", "second_model", "translate_to"),
     "second_model": ("clip_timestamps",),
     "verbatim": ("clean",),
+    "watch": ("dry_run", "overwrite", "together"),
+    "together": ("speakers", "channels", "tinydiarize", "processors", "translate_to"),
 }
 
 
@@ -162,13 +211,84 @@ EXCLUSIVE = {
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
 def transcribe(context: click.Context, /, files: tuple[str, ...], **given: object) -> int:
-    """Transcribe recordings: any audio or video file, `-` for one from standard input.
+    """Transcribe recordings: any audio or video file, a folder of them, `-` for one from standard input.
 
     Documents are named after their recordings: talk.srt for talk.mp3. Recordings of the same name keep their
     extension, talk.mp3.srt and talk.wav.srt, or their folder, monday-talk.mp3.srt and friday-talk.mp3.srt. A
-    recording given twice has one document. Documents are UTF-8, in files and in pipes.
+    recording given twice has one document. Those of a folder keep its subfolders. Documents are UTF-8, in
+    files and in pipes.
     """
-    return transcribe_files(context, files, given, transcribe_options(given))
+    options = transcribe_options({**given, "speaker_names": ()} if given["together"] else given)
+    models = Models(given)
+    if given["together"]:
+        return transcribe_files(context, Inputs.together_of(files, given), options, models)
+    if not given["watch"]:
+        return transcribe_files(context, Inputs.of(files), options, models)
+    from sottovoce.archive.watch import watched_recordings
+
+    folder = files[0]
+    if len(files) > 1:
+        raise OptionError(f"--watch: expected one folder, got {len(files)} names")
+    for items in watched_recordings(folder, settle_s=from_values(FileOptions, given).settle_s):
+        names = [item.path for item in items]
+        transcribe_files(context, Inputs(names, dict.fromkeys(names, Path(folder))), options, models)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Names of recordings. trees: the folder that was named instead of a recording, by its name. speakers:
+    recordings of one meeting, by the name of their speaker; the first is in `names`.
+    """
+
+    names: Sequence[str]
+    trees: Mapping[str, Path] = field(default_factory=dict)
+    speakers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Sequence[str]) -> Inputs:
+        """Replace folders by the recordings in them; one without any stays, and cannot be read."""
+        from sottovoce.archive.results import recordings_in
+
+        names: list[str] = []
+        trees: dict[str, Path] = {}
+        for name in given:
+            inside = [item.path for item in recordings_in(Path(name))]
+            names += inside or [name]
+            trees |= dict.fromkeys(inside, Path(name))
+        return cls(names, trees)
+
+    @classmethod
+    def together_of(cls, files: Sequence[str], given: Values) -> Inputs:
+        speakers = given["speaker_names"] or tuple(document_names(files).values())
+        if len(files) != len(set(files)) or len(files) < 2:
+            raise OptionError("--together: expected several different recordings")
+        check_speaker_names(speakers, None)
+        if len(speakers) != len(files):
+            raise OptionError(
+                f"--speaker-names: expected {len(files)}, a recording each, got {len(speakers)}"
+            )
+        return cls(files[:1], speakers=dict(zip(speakers, files, strict=True)))
+
+
+@dataclass
+class Models:
+    """The models of a call, loaded at their first use."""
+
+    given: Values
+
+    @cached_property
+    def first(self) -> Recogniser:
+        return open_model(from_values(ModelOptions, self.given), from_values(FusionOptions, self.given))
+
+    @cached_property
+    def second(self) -> SecondModel | None:
+        name = from_values(FileOptions, self.given).second_model
+        if name is None:
+            return None
+        loaded = replace(from_values(ModelOptions, self.given), model=name)
+        model = open_model(loaded, from_values(FusionOptions, self.given))
+        return model.as_second(from_values(DeferralOptions, self.given))
 
 
 def transcribe_options(given: Values) -> TranscribeOptions:
@@ -347,10 +467,12 @@ class TranscribeRun:
     rules: Sequence[Rule]
     headers: Mapping[str, AudioInfo | None]
     given: Values
+    speakers: Mapping[str, str]
+    starts_s: Sequence[float]
 
     def part_header(self, name: str) -> PartHeader | None:
         """Return the header that a part file must match; None if the input cannot be resumed."""
-        if self.files.processors > 1 or not os.path.isfile(name):
+        if self.files.processors > 1 or self.speakers or not os.path.isfile(name):
             return None
         from importlib.metadata import version
 
@@ -377,12 +499,12 @@ def _with_files(value: object) -> object:
 
 
 def transcribe_files(
-    context: click.Context, names: Sequence[str], given: Values, options: TranscribeOptions
+    context: click.Context, given_inputs: Inputs, options: TranscribeOptions, models: Models
 ) -> int:
     from sottovoce.cli.documents import documents_of
     from sottovoce.cli.progress import Progress, exit_code, for_each_file, read_headers
 
-    invocation = invocation_of(context)
+    invocation, given, names = invocation_of(context), models.given, given_inputs.names
     files, fusion = from_values(FileOptions, given), from_values(FusionOptions, given)
     loaded = from_values(ModelOptions, given)
     fusion.check(given["beam_size"], options.fallback.temperatures)
@@ -394,28 +516,47 @@ def transcribe_files(
     translation = from_values(TranslationOptions, given).translation(given["task"], names)
     has_speakers = (
         options.speakers is not None or options.channels != "mixed" or options.decoding.speaker_turns
+    ) or bool(given_inputs.speakers)
+    language = language_written(given)
+    documents = documents_of(
+        context, names, has_speakers=has_speakers, trees=given_inputs.trees, language=language
     )
-    documents = documents_of(context, names, has_speakers=has_speakers)
     if rules or documents.need_words:
         options = replace(options, word_timestamps=True)
     inputs = documents.inputs(names)
-    skipped = [name for name in inputs if files.skip_existing and documents.are_there(name)]
-    if skipped:
-        Progress(len(inputs)).note(skipped_line(skipped, len(inputs)))
-        for name in skipped:
-            logger.info("%s: skipped, its documents are there", name)
+    skipped = dict.fromkeys(
+        (name for name in inputs if is_done(name, documents, files)), "its documents are there"
+    )
     wanted = [name for name in inputs if name not in skipped]
-    headers = read_headers(wanted, invocation, options)
+    together = list(given_inputs.speakers.values())
+    headers = read_headers([*wanted, *together], invocation, options)
+    if any(name not in headers for name in together):
+        return 2
+    starts_s = starts_of(files.starts, [headers[name] for name in together])
+    if files.skip_subtitled:
+        for name, info in headers.items():
+            if (place := subtitled(name, info, language, models, options)) is not None:
+                skipped[name] = f"it has subtitles: {place}"
+    if skipped and not files.watch:
+        Progress(len(inputs)).note(skipped_line(skipped, len(inputs)))
+    for name, cause in skipped.items():
+        logger.info("%s: skipped, %s", name, cause)
     if (given["beam_size"] or 1) > MOST_BEAM:
         size = given["beam_size"]
         Progress(1).note(
             f"--beam-size {size}: about {size // BEAM_SIZE} times the work of the default, {BEAM_SIZE}"
         )
-    left = [name for name in wanted if name in headers]
-    n_refused = len(wanted) - len(left)
+    left = [name for name in wanted if name in headers and name not in skipped]
+    n_refused = sum(name not in headers for name in wanted)
+    if files.dry_run:
+        for name in left:
+            click.echo(f"{name} -> {', '.join(map(str, documents.places(name)))}")
+        for name, cause in skipped.items():
+            click.echo(f"{name}: skipped, {cause}")
+        return exit_code(n_refused, len(inputs))
     if not left:
         return exit_code(n_refused, len(inputs))
-    model = open_model(loaded, fusion)
+    model = models.first
     beam_size = given["beam_size"] or model.beam_size
     run = TranscribeRun(
         model=model,
@@ -423,7 +564,7 @@ def transcribe_files(
         options=model.options(files.language, given["task"], None, beam_size, options),
         files=files,
         fusion=fusion,
-        second=second_of(files, loaded, fusion, from_values(DeferralOptions, given)),
+        second=models.second,
         documents=documents,
         progress=Progress(len(left), quiet=documents.is_text_on_terminal),
         invocation=invocation,
@@ -431,6 +572,8 @@ def transcribe_files(
         rules=rules,
         headers=headers,
         given=given,
+        speakers=given_inputs.speakers,
+        starts_s=starts_s,
     )
     return for_each_file(
         left,
@@ -443,12 +586,59 @@ def transcribe_files(
     )
 
 
-def second_of(
-    files: FileOptions, loaded: ModelOptions, fusion: FusionOptions, deferral: DeferralOptions
-) -> SecondModel | None:
-    if files.second_model is None:
+def language_written(given: Values) -> str | None:
+    """Return the language of the documents, or None if it is that of the recording."""
+    if given["translate_to"]:
+        return find_language(given["translate_to"])
+    return (
+        "en"
+        if given["task"] == "translate"
+        else LanguageChoice.parse(given["language"], language_codes()).fixed
+    )
+
+
+def starts_of(starts: str | None, headers: Sequence[AudioInfo | None]) -> list[float]:
+    """Return the start (s) of each recording in a meeting. starts: the option. Raises: OptionError."""
+    if starts is None:
+        return [0.0] * len(headers)
+    if not headers:
+        raise OptionError("--starts: needs --together")
+    if starts != "auto":
+        times = list(read_list("times", "--starts", starts))
+        if len(times) != len(headers):
+            raise OptionError(f"--starts: expected {len(headers)} times, a recording each, got {len(times)}")
+        return times
+    stamps = [info.began_s for info in headers if info is not None and info.began_s is not None]
+    if len(stamps) < len(headers):
+        raise OptionError("--starts auto: expected a time stamp in each recording, got some without")
+    return [stamp - min(stamps) for stamp in stamps]
+
+
+def is_done(name: str, documents: Documents, files: FileOptions) -> bool:
+    if files.watch:
+        return documents.are_there(name, since_ns=os.stat(name).st_mtime_ns)
+    return files.skip_existing and documents.are_there(name)
+
+
+def subtitled(
+    name: str, info: AudioInfo | None, language: str | None, models: Models, options: TranscribeOptions
+) -> str | None:
+    """Return where a video has subtitles in a language, or in that of its speech, or None."""
+    from sottovoce.audio.io import Source
+
+    places = {language_code(tag): "inside" for tag in (info.subtitles if info is not None else ())}
+    recording = Path(name)
+    for path in recording.parent.glob(f"{escape_glob(recording.stem)}.*"):
+        tags = path.name.removeprefix(f"{recording.stem}.").split(".")[:-1]
+        if path.suffix.lower() in SUBTITLES:
+            places |= {language_code(tag): path.name for tag in tags}
+    if not places:
         return None
-    return open_model(replace(loaded, model=files.second_model), fusion).as_second(deferral)
+    if language is None:
+        allowed = LanguageChoice.parse(models.given["language"], language_codes()).allowed
+        source = Source.of(name, options)
+        language = models.first.detect_language(source, languages=list(allowed) or None).language
+    return places.get(language)
 
 
 @contextmanager
@@ -495,7 +685,11 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[tuple[StoredPart, PartWr
 
 def begin(
     name: str, run: TranscribeRun, resume: ResumePoint | None
-) -> FileTranscription | MultiprocessTranscription:
+) -> FileTranscription | MultiprocessTranscription | TogetherTranscription:
+    if run.speakers:
+        return run.model.transcribe_together(
+            run.speakers, starts_s=run.starts_s, options=run.options, second=run.second
+        )
     if run.files.processors > 1:
         from sottovoce.archive.multiprocess import transcribe_parts
 
@@ -559,11 +753,11 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             run.progress.note(f"{name}: {what} was found")
         for note in summary_of(transcription, run):
             run.progress.note(f"{name}: {note}")
-    run.progress.written(run.documents.places(name))
+    run.progress.written(run.documents.renamed(name, language or ""))
 
 
 def summary_of(
-    transcription: FileTranscription | MultiprocessTranscription, run: TranscribeRun
+    transcription: FileTranscription | MultiprocessTranscription | TogetherTranscription, run: TranscribeRun
 ) -> Iterator[str]:
     second_s = getattr(transcription, "second_s", 0.0)
     if second_s > 0.0:
@@ -582,10 +776,12 @@ def summary_of(
         yield "no change of speaker was marked: --tinydiarize needs a checkpoint that has learnt to"
 
 
-def skipped_line(skipped: Sequence[str], n_inputs: int) -> str:
-    named = ", ".join(skipped[:MOST_NAMED])
-    more = f" and {len(skipped) - MOST_NAMED} more" if len(skipped) > MOST_NAMED else ""
-    return f"{len(skipped)} of {n_inputs} skipped, their documents are there: {named}{more}"
+def skipped_line(skipped: Mapping[str, str], n_inputs: int) -> str:
+    names = list(skipped)
+    named = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    causes = " or ".join(dict.fromkeys(cause.partition(":")[0] for cause in skipped.values()))
+    return f"{len(names)} of {n_inputs} skipped, {causes.replace('its', 'their')}: {named}{more}"
 
 
 def track_line(info: AudioInfo) -> str:

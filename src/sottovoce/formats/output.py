@@ -104,9 +104,9 @@ def label_of(name: str) -> str:
 
 
 def output_paths(
-    inputs: Sequence[str], folder: Path, extensions: Sequence[str]
+    inputs: Sequence[str], folder: Path, extensions: Sequence[str], *, suffix: str = ""
 ) -> Mapping[tuple[str, str], Path]:
-    """Choose the document paths of inputs: {(input, extension): folder/name.extension}.
+    """Choose the document paths of inputs: {(input, extension): folder/name + suffix.extension}.
 
     An input given twice has one document. Raises: OptionError if two inputs still share a file, or a document
     would overwrite an input.
@@ -116,7 +116,7 @@ def output_paths(
     originals = {Path(os.path.realpath(name)) for name in inputs if name != STANDARD_INPUT}
     for name, document in document_names(inputs).items():
         for extension in extensions:
-            path = folder / fitting_name(document, f".{extension}")
+            path = folder / fitting_name(document, f"{suffix}.{extension}")
             real = Path(os.path.realpath(path))
             if real in owners:
                 raise OptionError(

@@ -19,7 +19,7 @@ from sottovoce.offline.transcriber import Segments
 from sottovoce.options.transcribe import Diarizer
 from sottovoce.runtime.calls import RunOnHost, Runtime
 from sottovoce.speakers.diarize import ClusteringDiarizer, DiarizedWindow, leaks
-from sottovoce.speakers.labels import SpeakerLabels, letter, part_of
+from sottovoce.speakers.labels import SpeakerLabels, letter, part_of, spoken_by
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Turn, Word
 
@@ -138,8 +138,7 @@ class _Channel:
             point = self.state.resume_point
             if point is not self.place.point:
                 self.place = ChannelPoint(point, 0)
-            words = segment.words and tuple(replace(word, speaker=self._speaker) for word in segment.words)
-            yield replace(segment, speaker=self._speaker, words=words)
+            yield spoken_by(segment, self._speaker)
             self.place = ChannelPoint(point, self.place.n_since + 1)
 
 

@@ -146,6 +146,11 @@ def _cost(start: float, end: float, turns: Sequence[Turn]) -> float:
     return max(0.0, end - start - covered_s) + min(away, FAR_S)
 
 
+def spoken_by(segment: Segment, speaker: str | None) -> Segment:
+    words = segment.words and tuple(replace(word, speaker=speaker) for word in segment.words)
+    return replace(segment, speaker=speaker, words=words)
+
+
 def part_of(
     segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
 ) -> Segment:

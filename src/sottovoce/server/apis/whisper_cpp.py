@@ -24,7 +24,7 @@ from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, UploadedFile, begin_job, received_form
 from sottovoce.speakers.diarize import has_channels_apart
-from sottovoce.speakers.labels import letter_index, parts_of
+from sottovoce.speakers.labels import letter_index, parts_of, spoken_by
 from sottovoce.types import Segment, Transcript, Word
 
 SPEAKER_TURN = " [SPEAKER_TURN]"
@@ -132,11 +132,6 @@ def _label_speaker(segment: Segment, *, in_text: bool) -> Segment:
     if in_text:  # the words would tell the text without it
         return replace(segment, text=f"(speaker {place}){segment.text}", speaker=None, words=None)
     return spoken_by(segment, f"Speaker{place}")
-
-
-def spoken_by(segment: Segment, speaker: str | None) -> Segment:
-    words = segment.words and tuple(replace(word, speaker=speaker) for word in segment.words)
-    return replace(segment, speaker=speaker, words=words)
 
 
 def inference_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
