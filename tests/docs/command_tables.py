@@ -126,7 +126,7 @@ def rows(context: click.Context, params: Iterable[click.Parameter] | click.Comma
 def form_table(api: str) -> str:
     """A table of the fields of a form, or of live requests, in Markdown."""
     rows = ["| field | here |", "|---|---|"]
-    for option in (*FORM, *LIVE):
+    for option in LIVE if api == "sottovoce" else FORM:
         field = option.apis.get(cast(Api, api))
         if field is not None:
             names = ", ".join(f"`{name}`" for name in field.names.split())

@@ -25,7 +25,7 @@ HEADER = "x-ignored-parameters"
 SUBTITLES = ("/asr", "/detect-language")
 TURNS = "/v2/listen?model=flux-general-en&encoding=linear16"
 HARMLESS = {
-    **dict.fromkeys(("filler_words", "profanity_filter", "numerals", "dictation", "measurements"), "true"),
+    **dict.fromkeys(("filler_words", "profanity_filter", "dictation", "measurements"), "true"),
     **dict.fromkeys(("detect_entities", "sentiment", "topics", "intents", "numbers", "made_up"), "true"),
     "summarize": "v2",
     "search": "word",

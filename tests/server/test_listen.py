@@ -384,7 +384,9 @@ def test_language_and_hash_are_told() -> None:
 
 def test_replacements_are_those_of_a_session_and_a_recording() -> None:
     params = config_of(replace=["ada:Ada", "um"])
-    assert params.options.replacements == Replacements((("ada", "Ada"), ("um", ""))) == params.replacements
+    assert params.options.replacements == Replacements((("ada", "Ada"), ("um", "")))
+    params = config_of(numerals="true", redact=["numbers", "email_address"])
+    assert (params.options.numerals, params.options.redact) == (True, ("numbers", "emails"))
 
 
 def test_parameters_of_a_recording_are_read() -> None:

@@ -115,7 +115,7 @@ SPOKEN = ["new", "york", "city", "hall", "cooper", "netties", "um,", "5", "euros
 
 @given(st.lists(st.sampled_from(SPOKEN), max_size=12), st.lists(st.integers(1, 4), max_size=12))
 def test_live_words_become_what_the_whole_becomes(spoken: list[str], sizes: list[int]) -> None:
-    words, emitter = words_of(" ".join(spoken)), EventEmitter(1e9, 1e9, replacements=rewriter())
+    words, emitter = words_of(" ".join(spoken)), EventEmitter(1e9, 1e9, filters=[rewriter()])
     rest = list(words)
     for size in [*sizes, len(words)]:
         emitter.emit_words(rest[:size], "en", 0.0)
@@ -128,7 +128,7 @@ def test_live_words_become_what_the_whole_becomes(spoken: list[str], sizes: list
 
 
 def test_only_words_that_begin_a_phrase_wait() -> None:
-    emitter = EventEmitter(1e9, 1e9, replacements=rewriter({"new york city": "NYC", "colour": "color"}))
+    emitter = EventEmitter(1e9, 1e9, filters=[rewriter({"new york city": "NYC", "colour": "color"})])
     texts = []
     for word in words_of("a colour in New York, or new york city"):
         emitter.emit_words([word], "en", 0.0)

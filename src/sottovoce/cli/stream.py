@@ -124,6 +124,7 @@ SECTIONS = {
     "Model": MODEL,
     "Source": (MIC, REALTIME, UNAWARE, INPUT_FORMAT, SAVE_AUDIO),
     "Language": (*grouped("Language", of=LIVE), *TASK),
+    "Style": grouped("Style", of=LIVE),
     "Search": (BEAM_SIZE, *FUSION),
     POLICY: (*grouped(POLICY, of=LIVE), CHUNK_MS, ENCODER, *grouped("Padding", of=LIVE)),
     "Speech": (NO_VAD, *grouped("Edges", of=LIVE)),

@@ -38,7 +38,7 @@ from sottovoce.runtime.calls import ObservedRuntime, Runtime
 from sottovoce.speakers.diarize import ChannelDiarizer, make_diarizer
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
-from sottovoce.text.replacements import Replacements
+from sottovoce.text.filters import NUMERAL_LANGUAGES
 from sottovoce.types import Samples, Segment, Span, Transcript, Turn, Word
 
 if TYPE_CHECKING:
@@ -494,8 +494,10 @@ def in_style(segments: Segments, options: TranscribeOptions) -> Segments:
         segments = _nonempty(clean_segment(segment, written or segment.language) for segment in segments)
     if options.only_languages or options.except_languages:
         segments = _in_languages(segments, options)
-    if (replacements := Replacements.of(options.replacements)) is not None:
-        segments = _nonempty(map(replacements.segment, segments))
+    if options.numerals:
+        segments = _reporting(segments, "numerals", NUMERAL_LANGUAGES)
+    for each in options.text_filters:
+        segments = _nonempty(map(each.segment, segments))
     return segments
 
 

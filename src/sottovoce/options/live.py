@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.schema import ApiField, Option, check_options, in_python
-from sottovoce.text.replacements import Replacements, Rules, phrases_alone
+from sottovoce.options.text import TextOptions
 from sottovoce.types import Task
 
 Switching: TypeAlias = Literal["off", "restart"]
@@ -154,7 +154,7 @@ class LiveDecodingOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveOptions:
+class LiveOptions(TextOptions):
     """Options of a live session that clients may set; named as in `Model.session`. Raises: OptionError."""
 
     languages: tuple[str, ...] = _in_language(
@@ -225,21 +225,7 @@ class LiveOptions:
         ),
     ).as_field("")
     """Empty: no diarization."""
-    replacements: Replacements | Rules | None = Option(
-        "File of lines 'what is said => what is written'; phrases, or /expressions/.",
-        group="Captions",
-        flag="--replace",
-        kind="file",
-        sottovoce=ApiField(
-            "replacements",
-            "lines `what is said => what is written`: phrases in any case, as whole words",
-            kind="text",
-            reads=phrases_alone,
-        ),
-    ).as_field(None)
-    """See `Replacements.of`. A word that begins a phrase waits for the next one."""
     decoding: LiveDecodingOptions = field(default_factory=LiveDecodingOptions)
 
     def __post_init__(self) -> None:
-        check_options(self)
-        object.__setattr__(self, "replacements", Replacements.of(self.replacements))
+        TextOptions.__post_init__(self)

@@ -12,9 +12,9 @@ from typing import Literal, Protocol, TypeAlias, get_args
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import ApiField, Option, check_options, in_python
+from sottovoce.options.text import TextOptions
 from sottovoce.text.disfluency import check_cleanable
 from sottovoce.text.languages import find_language
-from sottovoce.text.replacements import Replacements, Rules, phrases_alone
 from sottovoce.types import Samples, Turn
 
 PREPENDED = "\"'“¿([{-"
@@ -147,7 +147,7 @@ def check_speaker_names(names: Sequence[str], speakers: SpeakerOptions | Diarize
 
 
 @dataclass(frozen=True, slots=True)
-class TranscribeOptions:
+class TranscribeOptions(TextOptions):
     """How to transcribe a recording. Names and defaults are openai-whisper's where it has them.
 
     Raises: OptionError.
@@ -316,18 +316,6 @@ class TranscribeOptions:
         "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru).",
     ).as_field(False)
     """Words keep their times, and empty segments are dropped."""
-    replacements: Replacements | Rules | None = _style(
-        "File of lines 'what is said => what is written'; phrases, or /expressions/.",
-        flag="--replace",
-        kind="file",
-        openai=ApiField(
-            "replacements",
-            "lines `what is said => what is written`: phrases in any case, as whole words",
-            kind="text",
-            reads=phrases_alone,
-        ),
-    ).as_field(None)
-    """See `Replacements.of`. Words that become one word share its times."""
     only_languages: tuple[str, ...] = _style(
         "Keep segments in these languages alone, such as those of a film that are not its main one.",
         metavar="CODE[,CODE…]",
@@ -365,10 +353,9 @@ class TranscribeOptions:
 
     def __post_init__(self) -> None:
         self._check_mode()
-        check_options(self)
+        TextOptions.__post_init__(self)
         prior = {find_language(language): value for language, value in self.language_prior.items()}
         object.__setattr__(self, "language_prior", prior)
-        object.__setattr__(self, "replacements", Replacements.of(self.replacements))
         for name in ("only_languages", "except_languages"):
             object.__setattr__(self, name, tuple(map(find_language, getattr(self, name))))
         if self.only_languages and self.except_languages:

@@ -25,7 +25,6 @@ from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.live_session import EventEmitter, LiveSession, UpdateSchedule
 from sottovoce.streaming.options import SessionOptions
 from sottovoce.streaming.second_pass import SecondPass
-from sottovoce.text.replacements import Replacements
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, SpeechEnded, Word
 
 RIGHT_S: Mapping[Latency, float] = {"low": 0.5, "balanced": 1.0, "sure": 2.0}
@@ -69,7 +68,7 @@ class CtcSession(LiveSession):
             EventEmitter(
                 stream.sentence_s,
                 stream.longest_final_s,
-                replacements=Replacements.of(options.replacements),
+                filters=options.text_filters,
             ),
             speakers,
             second_pass,

@@ -24,8 +24,8 @@ from sottovoce.runtime.calls import Runtime
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import PAUSE_MS
 from sottovoce.streaming.second_pass import SecondPass
+from sottovoce.text.filters import LiveTextFilters, TextFilter
 from sottovoce.text.languages import SENTENCE_ENDS
-from sottovoce.text.replacements import Replacements
 from sottovoce.types import (
     SAMPLE_RATE,
     Event,
@@ -82,15 +82,14 @@ class EventEmitter:
     attempt: Callable[[], AbstractContextManager[None]] = nullcontext
     speakers: LiveSpeakers | None = None
     allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None
-    replacements: Replacements | None = None
+    filters: Sequence[TextFilter] = ()
 
     def __post_init__(self) -> None:
         self._events: list[Event] = []
         self._numbers = UtteranceNumbers()
         self._words: list[Word] = []
         """Committed words since the last final."""
-        self._waiting: list[Word] = []
-        """Committed words that the next ones may join in a replacement."""
+        self._filters = LiveTextFilters(self.filters)
         self._unstable = ""
 
     def take(self) -> list[Event]:
@@ -98,11 +97,7 @@ class EventEmitter:
         return self._numbers.numbered(events)
 
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
-        if self.replacements is not None:
-            waiting = [*self._waiting, *words]
-            n_settled = self.replacements.n_settled(waiting)
-            words, self._waiting = self.replacements.words(waiting[:n_settled]), waiting[n_settled:]
-        self._emit_settled(words, language, now_s)
+        self._emit_settled(self._filters.push(words, language), language, now_s)
 
     def _emit_settled(self, words: Sequence[Word], language: str, now_s: float) -> None:
         part: list[Word] = []
@@ -129,8 +124,7 @@ class EventEmitter:
     def emit_unstable(
         self, words: Sequence[Word], language: str, now_s: float, *, committed_s: float
     ) -> None:
-        if self.replacements is not None and words:
-            words = self.replacements.words([*self._waiting, *words])
+        words = self._filters.preview(words, language) if words else words
         text = "".join(word.word for word in words)
         if text == self._unstable:
             return
@@ -140,9 +134,7 @@ class EventEmitter:
 
     def emit_final(self, language: str, now_s: float, *, is_change: bool = False) -> None:
         """Emit a final of the words since the last final; is_change: at a change of language."""
-        if self.replacements is not None and self._waiting:
-            words, self._waiting = self.replacements.words(self._waiting), []
-            self._emit_settled(words, language, now_s)
+        self._emit_settled(self._filters.flush(language), language, now_s)
         if not (is_change and self.joins_languages):
             self._emit_final(language, now_s)
 

@@ -31,7 +31,6 @@ from sottovoce.streaming.options import USUAL_PAUSE_S, StreamOptions, TextEnd
 from sottovoce.streaming.options import SessionOptions as SessionOptions
 from sottovoce.streaming.second_pass import SecondPass
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, UtteranceDecoder
-from sottovoce.text.replacements import Replacements
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -90,7 +89,7 @@ class Session(LiveSession):
                 stream.longest_final_s,
                 joins_languages=second_pass is not None,
                 allowed_mass=self.timeline.allowed_mass,
-                replacements=Replacements.of(self._options.replacements),
+                filters=self._options.text_filters,
             ),
             speakers,
             second_pass,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import regex
 
 from sottovoce.errors import OptionError
+from sottovoce.text.filters import Match, TextFilter, joined, n_before
 from sottovoce.text.languages import UNSPACED_LETTERS
-from sottovoce.types import Segment, Word
+from sottovoce.types import Word
 
 ARROW = regex.compile("=>|->|→|\t")
 UNSPACED_LETTER = regex.compile(f"[{UNSPACED_LETTERS}]")
@@ -20,7 +20,7 @@ Rules: TypeAlias = Mapping[str, str] | str | Path
 
 
 @dataclass(frozen=True, slots=True)
-class Replacements:
+class Replacements(TextFilter):
     """Replaces phrases of recognised text.
 
     rules: pairs of a phrase and its replacement. A phrase matches whole words in any case. A phrase between
@@ -92,57 +92,13 @@ class Replacements:
     def has_expressions(self) -> bool:
         return any(text is not None for _, text in self._patterns)
 
-    def text(self, text: str) -> str:
-        parts, at = [], 0
-        for start, end, written in self._matches(text):
-            parts += [text[at:start], written]
-            at = end
-        return "".join([*parts, text[at:]])
-
-    def words(self, words: Sequence[Word]) -> tuple[Word, ...]:
-        """Rewrite words. If a match has as many words as before, they keep their times; if not, it becomes
-        one word with the times of all, and their lowest probability.
-        """
-        text = "".join(word.word for word in words)
-        matches = deque(self._matches(text))
-        rewritten: list[Word] = []
-        remaining = deque(words)
-        end = 0
-        while remaining:
-            group, at, parts = [remaining.popleft()], end, [""]
-            end += len(group[0].word)
-            while matches and matches[0].start < end:
-                match = matches.popleft()
-                while match.end > end:
-                    group.append(remaining.popleft())
-                    end += len(group[-1].word)
-                parts += [text[at : match.start], match.written]
-                at = match.end
-            rewritten += group if len(parts) == 1 else _spread("".join(parts) + text[at:end], group)
-        return tuple(rewritten)
-
-    def segment(self, segment: Segment) -> Segment | None:
-        """Rewrite a segment; None if nothing remains. Its tokens stay."""
-        text = self.text(segment.text)
-        if text == segment.text:
-            return segment
-        words = segment.words and self.words(segment.words)
-        return replace(segment, text=text, words=words) if text.strip() else None
-
-    def n_settled(self, words: Sequence[Word]) -> int:
-        """Return the number of leading words that no word to come can change."""
-        text = "".join(word.word for word in words)
+    def n_settled(self, words: Sequence[Word], language: str = "") -> int:
+        text = joined(words)
         settled = min([len(text), *self._unfinished(text)])
-        for match in self._matches(text):
+        for match in self.matches(text):
             if match.start < settled < match.end:
                 settled = match.start
-        end = n_words = 0
-        for word in words:
-            end += len(word.word)
-            if end > settled:
-                break
-            n_words += 1
-        return n_words
+        return n_before(words, settled)
 
     def _unfinished(self, text: str) -> Iterator[int]:
         """Yield where matches begin that words to come may complete or lengthen."""
@@ -156,7 +112,7 @@ class Replacements:
                     if found.partial or found.end() == len(text):
                         yield found.start()
 
-    def _matches(self, text: str) -> Iterator[_Match]:
+    def matches(self, text: str, language: str = "") -> Iterator[Match]:
         at = 0
         while True:
             candidates = [
@@ -168,7 +124,7 @@ class Replacements:
                 return
             start, end, found, written = min(candidates, key=lambda candidate: candidate[:2])
             at = -end
-            yield _Match(
+            yield Match(
                 start, at, self._written_for(found.group()) if written is None else found.expand(written)
             )
 
@@ -181,10 +137,21 @@ class Replacements:
         return written[:1].upper() + written[1:] if is_capital else written
 
 
-class _Match(NamedTuple):
-    start: int
-    end: int
-    written: str
+REDACTED = {
+    "numbers": (r"/\d(?:[\d\s.,:\/()-]*\d)?/", "[number]"),
+    "emails": (r"/[\w.+-]+@[\w-]+(?:\.[\w-]+)+/", "[email]"),
+}
+"""Rules of private data, by what they redact."""
+
+
+def redacted(kinds: Sequence[str]) -> Iterator[Replacements]:
+    if kinds:  # addresses first, as they may hold digits
+        yield Replacements(tuple(rule for kind, rule in reversed(REDACTED.items()) if kind in kinds))
+
+
+def masked(words: Sequence[str]) -> Replacements:
+    """Return replacements of words by their first letter and asterisks."""
+    return Replacements(tuple((word, word[0] + "*" * (len(word) - 1)) for word in dict.fromkeys(words)))
 
 
 def phrases_alone(rules: str) -> Replacements | None:
@@ -250,14 +217,3 @@ def _beginnings(phrase: str) -> Iterator[str]:
     for end in range(1, len(phrase)):
         if _is_border(phrase, end) and not phrase[end - 1].isspace():
             yield phrase[:end]
-
-
-def _spread(text: str, group: Sequence[Word]) -> Sequence[Word]:
-    parts = regex.findall(r"\s*\S+", text)
-    if len(parts) == len(group):
-        return [replace(word, word=part) for word, part in zip(group, parts, strict=True)]
-    if not parts:
-        return []
-    tokens = tuple(token for word in group for token in word.tokens)
-    probability = min(word.probability for word in group)
-    return [replace(group[0], word=text, end=group[-1].end, probability=probability, tokens=tokens)]

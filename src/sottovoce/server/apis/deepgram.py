@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from itertools import pairwise
@@ -27,6 +27,7 @@ from sottovoce.formats.document import Json, score, seconds, span_document
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import Captions, Eagerness, Finals, LiveDecodingOptions, LiveOptions
+from sottovoce.options.text import Redaction, TextOptions
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.server import api, fields
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
@@ -38,7 +39,7 @@ from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, begin_job, received_body
 from sottovoce.speakers.labels import letter_index
 from sottovoce.text.languages import SENTENCE_ENDS
-from sottovoce.text.replacements import Replacements, phrases_alone
+from sottovoce.text.replacements import phrases_alone
 from sottovoce.types import (
     Event,
     Final,
@@ -68,10 +69,12 @@ DEFAULT_SPLIT_S = 0.8
 
 SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 """Accepted with any value, as no answer could show them."""
-REFUSED = ("callback", "callback_method", "redact", "multichannel")
+REFUSED = ("callback", "callback_method", "multichannel")
 """Must be false: they would change the text or send it elsewhere."""
 OFF_VALUES = ("false", "0", "")
-REPEATABLE = ("keyterm", "keywords", "replace", "language_hint", "detect_language")
+REPEATABLE = ("keyterm", "keywords", "replace", "redact", "language_hint", "detect_language")
+REDACTIONS: Mapping[str, Redaction] = {"numbers": "numbers", "email_address": "emails"}
+"""Values of `redact` with a rule; without one, private data would be written."""
 STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
     *("detect_language", "utt_split", "finals"),
@@ -91,7 +94,7 @@ class ListenParams(ABC):
     terms: tuple[str, ...] = ()
     raw: tuple[str, int] | None = None
     ignored: tuple[str, ...] = ()
-    replacements: Replacements | None = None
+    text: TextOptions = field(default_factory=TextOptions)
 
     @property
     @abstractmethod
@@ -112,8 +115,8 @@ class ListenParams(ABC):
             finals=finals,
             decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms), eagerness=eagerness),
             speakers=speakers,
-            replacements=self.replacements,
             vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
+            **self.text.given,
         )
 
 
@@ -185,12 +188,19 @@ class Query:
         return fields.check_terms([term for term in terms if term])
 
     @property
-    def replacements(self) -> Replacements | None:
-        """Of the rules `said:written`, which may be repeated; without a colon the words are left out."""
+    def text(self) -> TextOptions:
+        """`replace` has rules `said:written` and may be repeated; without a colon the words are left out."""
         rules = fields.check_terms(self.values.get("replace", ()), "replace")
         pairs = (rule.partition(":") for rule in rules)
+        kinds = [kind.lower() for kind in self.values.get("redact", ()) if kind.lower() not in OFF_VALUES]
+        if other := [kind for kind in kinds if kind not in REDACTIONS]:
+            raise invalid_value("redact", " or ".join(REDACTIONS), fields.quoted(other[0]))
         with invalid_options("replace"):
-            return phrases_alone("\n".join(f"{said} => {written}" for said, _, written in pairs))
+            return TextOptions(
+                replacements=phrases_alone("\n".join(f"{said} => {written}" for said, _, written in pairs)),
+                redact=tuple(REDACTIONS[kind] for kind in kinds),
+                numerals=self.flag("numerals"),
+            )
 
     @property
     def language_hints(self) -> tuple[str, ...]:
@@ -264,7 +274,7 @@ def common_params(query: Query, registry: ModelRegistry) -> DeepgramParams:
         has_speakers=query.flag("diarize") or query.last.get("diarize_model", "").lower() not in OFF_VALUES,
         raw=raw,
         ignored=registry.ignored(model, query.ignored),
-        replacements=query.replacements,
+        text=query.text,
     )
 
 
@@ -448,7 +458,7 @@ async def listen_recording(request: Request) -> Response:
     options = TranscribeOptions(
         word_timestamps=True,
         speakers=SpeakerOptions() if params.has_speakers else None,
-        replacements=params.replacements,
+        **params.text.given,
         input_format=params.raw and f"{params.raw[0]}:{params.raw[1]}",
     )
     transcription = TranscriptionRequest(options, params.languages, params.terms)
@@ -758,6 +768,8 @@ SCHEMAS: Mapping[str, api.Schema] = {
     "keyterm": fields.TEXTS,
     "keywords": fields.TEXTS,
     "replace": fields.TEXTS,
+    "redact": {"type": "array", "items": {"type": "string", "enum": [*REDACTIONS, *OFF_VALUES]}},
+    "numerals": api.FLAG,
     "punctuate": api.FLAG,
     "smart_format": api.FLAG,
     "diarize": api.FLAG,

@@ -31,7 +31,10 @@ THRESHOLDS = {
     "eot_timeout_ms": ("timeout_ms", (500.0, 60_000.0)),
 }
 """By name of the API: the field of `TurnThresholds`, the least and the greatest value."""
-TURN_PARAMS = ("model", "encoding", "sample_rate", "keyterm", "language_hint", *THRESHOLDS)
+TURN_PARAMS = (
+    *("model", "encoding", "sample_rate", "keyterm", "language_hint"),
+    *("replace", "redact", "numerals", *THRESHOLDS),
+)
 CONFIGURE_FIELDS: fields.KnownFields = {
     **fields.known_fields("type", "keyterms", "language_hints", "numerals"),
     "thresholds": fields.known_fields(*THRESHOLDS),
@@ -108,6 +111,7 @@ def flux_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
         has_hints=bool(hints),
         terms=query.terms,
         raw=raw,
+        text=query.text,
         thresholds=read_thresholds(query.last, TurnThresholds()),
         ignored=registry.ignored(model, query.ignored),
     )
