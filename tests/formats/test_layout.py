@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -84,6 +85,25 @@ def test_speakers_and_languages_do_not_share_a_cue() -> None:
     assert len(cues(segment(yes), segment(no))) == 1
     assert len(cues(segment(yes, speaker="A"), segment(no, speaker="B"))) == 2
     assert len(cues(segment(yes), segment(no, language="de"))) == 2
+
+
+def test_short_turns_of_two_speakers_share_a_cue() -> None:
+    texts = (
+        ("Ann", "Who is it?", 0.0),
+        ("Bob", "It is me.", 0.8),
+        ("Ann", "Come in.", 1.5),
+        ("Ann", "Sit down.", 9.0),
+    )
+    segments = tuple(
+        replace(segment(words_of(text, start=start)), speaker=speaker, id=number)
+        for number, (speaker, text, start) in enumerate(texts)
+    )
+    maker = CueMaker(WriterOptions(dialogue=True))
+    cues = [cue for each in segments for cue in maker.segment(each)] + maker.flush()
+    assert [cue.text for cue in cues] == ["-Who is it?\n-It is me.", "Come in.", "Sit down."]
+    assert {cue.speaker for cue in cues} == {None}
+    assert all(before.end <= after.start for before, after in pairwise(cues))
+    assert [cue.start for cue in cues] == [0.0, 1.5, 9.0]
 
 
 @pytest.mark.parametrize(

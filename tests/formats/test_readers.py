@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -104,6 +106,28 @@ def test_textgrid(transcript: Transcript, tmp_path: Path) -> None:
     ]
     assert all(interval.start_time < interval.end_time for interval in tier)
     assert all(float(a.end_time) <= float(b.start_time) + 1e-9 for a, b in pairwise(tier))
+
+
+@BROAD
+@given(transcripts(NASTY))
+def test_ttml_and_eaf_are_xml_with_all_words(transcript: Transcript) -> None:
+    def words(text: str) -> list[str]:
+        return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\U0010ffff]|[\ufffe\uffff]", "\ufffd", text).split()
+
+    spoken_words = [words(each.text) for each in transcript.segments if each.text.strip()]
+    document = ET.fromstring(write_transcript(writer_for("ttml", AS_SEGMENTS), transcript))
+    cues = document.findall(".//{http://www.w3.org/ns/ttml}p")
+    assert [words(" ".join(cue.itertext())) for cue in cues] == spoken_words
+    eaf = ET.fromstring(write_transcript(writer_for("eaf"), transcript))
+    slots = {slot.get("TIME_SLOT_ID"): int(slot.get("TIME_VALUE", "")) for slot in eaf.iter("TIME_SLOT")}
+    tiers = [tier for tier in eaf.iter("TIER") if "segments" in tier.get("TIER_ID", "")]
+    annotations = [each for tier in tiers for each in tier.iter("ALIGNABLE_ANNOTATION")]
+    read = sorted(
+        (slots[each.get("TIME_SLOT_REF1")], words("".join(each.itertext()))) for each in annotations
+    )
+    assert sorted(text for _, text in read) == sorted(spoken_words)
+    identifiers = [each.get("ANNOTATION_ID") for each in eaf.iter("ALIGNABLE_ANNOTATION")]
+    assert len({*identifiers}) == len(identifiers)
 
 
 @BROAD

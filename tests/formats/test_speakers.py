@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sottovoce.formats.base import write_document, write_transcript
-from sottovoce.formats.files import FORMATS, writer_for
+from sottovoce.formats.files import FORMATS, load_transcript, writer_for
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Transcript, Turn
+from tests.cli.conftest import Call, call  # noqa: F401 - a fixture
 from tests.formats.transcripts import SCHEMA, module, shown, timed_segment
 
 
@@ -102,3 +104,17 @@ def test_rttm() -> None:
     document = write_transcript(writer_for("rttm"), without_turns, source="my talk.mp3")
     assert document.splitlines()[0] == "SPEAKER my_talk 1 0.000 0.800 <NA> <NA> A <NA> <NA>"
     assert all(len(line.split()) == 10 for line in document.splitlines())
+
+
+def test_corrected_turns_are_read_back(tmp_path: Path, call: Call) -> None:  # noqa: F811
+    (tmp_path / "talk.json").write_text(written("json", talk()))
+    words = ["convert", tmp_path / "talk.json", "-f", "rttm,json", "-o", tmp_path / "out"]
+    call(*words)
+    rttm = (tmp_path / "out" / "talk.rttm").read_text().replace("B_&_Co", "Zoe")
+    (tmp_path / "talk.rttm").write_text(rttm)
+    call(*words, "--turns", tmp_path / "talk.rttm")
+    assert (tmp_path / "out" / "talk.rttm").read_text() == rttm
+    named = load_transcript(tmp_path / "out" / "talk.json").segments
+    assert [each.speaker for each in named] == ["A", "A", "Zoe"]
+    (tmp_path / "talk.rttm").write_text("SPEAKER talk 1 now 2")
+    assert "line 1: expected a turn" in call(*words, "--turns", tmp_path / "talk.rttm", code=2).err

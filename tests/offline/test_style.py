@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.decoding.decode import context_tokens
 from sottovoce.offline.regroup import clean_segment
+from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.transcriber import Segments
 from sottovoce.offline.transcription import in_style
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
@@ -77,6 +78,18 @@ def test_a_language_without_rules_stays_and_is_reported_once(caplog: pytest.LogC
         "clean: not verified for language 'fi'",
         "verbatim: not verified for language 'fi'",
     ]
+
+
+def test_pauses_are_written_between_words_and_segments() -> None:
+    words = tuple(Word(f" {text}", at, at + 0.5, 1.0) for text, at in (("Well", 1.0), ("yes", 4.0)))
+    segments = [Segment(i, 1.0, 4.5, " Well yes", "en", words=words[i : i + 1]) for i in range(2)]
+    options, state = TranscribeOptions(mark_pauses=2.0), TranscriptionState()
+    whole = list(in_style(iter(segments), options))
+    assert [each.text for each in whole] == [" Well", " (2.5) yes"]
+    assert [word.start for word in whole[1].words or ()] == [1.5, 4.0]
+    parts = [next(in_style(iter([each]), options, state)) for each in segments]  # as after a resume point
+    assert parts == whole
+    assert options.needs_words
 
 
 def test_a_translation_is_cleaned_as_english() -> None:

@@ -23,10 +23,11 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.base import info_of
 from sottovoce.formats.files import load_transcript, parse_transcript
 from sottovoce.formats.output import STANDARD_INPUT, label_of
-from sottovoce.formats.plain import RttmWriter
+from sottovoce.formats.plain import RttmWriter, read_rttm
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import Option, from_values
 from sottovoce.options.transcribe import WriterOptions
+from sottovoce.speakers.labels import SpeakerLabels
 from sottovoce.types import Transcript
 
 SECTIONS = {
@@ -38,6 +39,13 @@ SECTIONS = {
         *(REGROUP, *LAYOUT),
         Option(
             "html: the recording to play.", key="recording", metavar="FILE", unset="the page asks for a file"
+        ),
+    ),
+    "Speakers": (
+        Option(
+            "RTTM file of turns, such as a corrected one; words get its speakers.",
+            key="turns",
+            metavar="FILE",
         ),
     ),
 }
@@ -52,6 +60,7 @@ def convert(
     files: tuple[str, ...],
     regroup: str | None,
     recording: str | None,
+    turns: str | None,
     **given: object,
 ) -> int:
     """Convert transcripts to other formats and layouts, without a model.
@@ -62,6 +71,9 @@ def convert(
     talk.json.
     """
     rules = () if regroup is None else parse_rules(regroup)
+    spoken = () if turns is None else tuple(read_rttm(turns))
+    if spoken and len(set(files)) > 1:
+        raise OptionError(f"--turns: expected one transcript, got {len(set(files))}")
     documents = documents_of(context, files, has_speakers=True)  # each file shows whether it has them
     needs_words = bool(rules) or from_values(WriterOptions, given).need_words
     played = Path(recording) if recording is not None and documents.folder is not None else None
@@ -83,6 +95,11 @@ def convert(
                 f"transcript '{name}': expected words with times, got none "
                 "(transcribe with --word-timestamps)"
             )
+        if spoken:
+            labels = SpeakerLabels(spoken)
+            parts = (part for segment in transcript.segments for part in labels.split(segment))
+            segments = tuple(replace(part, id=number) for number, part in enumerate(parts))
+            transcript = replace(transcript, segments=segments, turns=spoken)
         if rules:
             transcript = replace(transcript, segments=tuple(regrouped(transcript.segments, rules)))
         info = info_of(transcript, None if is_piped else label_of(Path(name).name))

@@ -37,6 +37,7 @@ COMMANDS = {
     "plot": ("align", "plot", "Draw the spectrogram, words and languages."),
     "karaoke": ("align", "karaoke", "Make a video with highlighted words."),
     "serve": ("serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
+    "voices": ("voices", "voices", "Keep voices by name, which --speakers recognises."),
     "models": ("models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("ctc", "ctc", "Decode CTC emissions with language models."),
     "lm": ("lm", "lm", "Make n-gram models for --lm."),

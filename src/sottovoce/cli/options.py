@@ -522,8 +522,16 @@ FINAL_MODEL = Option(
 SHORTEST_VOICE_S, LONGEST_VOICE_S = 1.0, 120.0
 """Length of a known voice; more adds nothing."""
 VOICES = BY_KEY["speaker_voices"]
+STORED_VOICES = Option(
+    "With --speakers, recognise the voices of `sottovoce voices`.",
+    key="stored_voices",
+    kind="flag",
+    switch=True,
+    default=True,
+)
 SPEAKERS = (
     *of_library("Speakers"),
+    STORED_VOICES,
     Option(
         "A few seconds of one speaker's voice, to recognise them by name. Repeatable.",
         key="known_voices",
@@ -550,7 +558,13 @@ def speakers_of(given: Values) -> SpeakerOptions | None:
         raise OptionError(f"--max-speakers: expected at least --speakers {options.n_speakers}, got {most}")
     bounds = {"min_speakers": least or options.least, "max_speakers": most or max(options.most, least or 0)}
     chosen = {name: given[name] for name in ("speaker_engine", "speaker_voices") if name in given}
-    return replace(changed(options, {**bounds, **chosen}), known=known_voices(voices))
+    options = changed(options, {**bounds, **chosen})
+    known = known_voices(voices)
+    if given["stored_voices"] and options.engine == "own":
+        from sottovoce.speakers.voice_book import VoiceBook
+
+        known = {**VoiceBook().voices, **known}
+    return replace(options, known=known)
 
 
 def known_voices(pairs: Sequence[str]) -> dict[str, Samples]:
@@ -561,11 +575,11 @@ def known_voices(pairs: Sequence[str]) -> dict[str, Samples]:
             raise OptionError(f"--known-voice: expected NAME=FILE, got '{pair}'")
         if name in voices:
             raise OptionError(f"--known-voice: expected one file for each name, got two of '{name}'")
-        voices[name] = voice_of(path)
+        voices[name] = voice_of(path, "--known-voice")
     return voices
 
 
-def voice_of(path: str) -> Samples:
+def voice_of(path: str, option: str) -> Samples:
     from sottovoce.audio.io import load_audio
     from sottovoce.types import SAMPLE_RATE
 
@@ -574,7 +588,7 @@ def voice_of(path: str) -> Samples:
     if not SHORTEST_VOICE_S <= seconds <= LONGEST_VOICE_S:
         wanted = f"{SHORTEST_VOICE_S:.0f} to {LONGEST_VOICE_S:.0f} seconds of speech"
         got = "more" if seconds > LONGEST_VOICE_S else f"{seconds:.1f}"
-        raise OptionError(f"--known-voice: expected {wanted} in {path}, got {got}")
+        raise OptionError(f"{option}: expected {wanted} in {path}, got {got}")
     return samples
 
 

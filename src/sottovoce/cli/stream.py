@@ -31,6 +31,7 @@ from sottovoce.cli.options import (
     FINAL_MODEL,
     FUSION,
     MODEL,
+    STORED_VOICES,
     TASK,
     TRANSLATION,
     VOICES,
@@ -128,7 +129,7 @@ SECTIONS = {
     "Search": (BEAM_SIZE, *FUSION),
     POLICY: (*grouped(POLICY, of=LIVE), CHUNK_MS, ENCODER, *grouped("Padding", of=LIVE)),
     "Speech": (NO_VAD, *grouped("Edges", of=LIVE)),
-    "Speakers": (*grouped("Speakers", of=LIVE), VOICES),
+    "Speakers": (*grouped("Speakers", of=LIVE), VOICES, STORED_VOICES),
     "Translation": TRANSLATION,
     "Output": (OUTPUT, JSONL, *grouped("Captions", of=LIVE), FINALS_BY, LOG),
 }

@@ -30,6 +30,7 @@ from sottovoce.formats.plain import (
 )
 from sottovoce.formats.srt_vtt import SrtWriter, VttWriter, has_cues, transcript_of_cues
 from sottovoce.formats.subtitles import CueWriter
+from sottovoce.formats.xml import EafWriter, TtmlWriter
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.files import decode_text, read_text
 from sottovoce.types import Transcript
@@ -56,10 +57,12 @@ WRITERS: Mapping[str, type[Writer]] = MappingProxyType(
         "rttm": RttmWriter,
         "md": MarkdownWriter,
         "docx": DocxWriter,
+        "ttml": TtmlWriter,
+        "eaf": EafWriter,
     }
 )
 FORMATS: tuple[str, ...] = tuple(WRITERS)
-SUBTITLES = ("srt", "vtt", "ass")
+SUBTITLES = ("srt", "vtt", "ass", "ttml")
 """Formats with layout options."""
 OF_SPEAKERS: tuple[str, ...] = ("rttm",)
 """Formats that are empty without speakers."""
@@ -79,7 +82,9 @@ def writer_for(name: str, options: WriterOptions | None = None) -> Writer:
     if options.offset_n and name != "srt":
         raise OptionError(f"output format '{name}': offset_n numbers the subtitles of srt")
     if replace(options, offset_n=0) != WriterOptions() and name not in SUBTITLES:
-        raise OptionError(f"output format '{name}': line breaking and highlighting are for srt, vtt and ass")
+        *others, last = SUBTITLES
+        expected = f"{', '.join(others)} and {last}"
+        raise OptionError(f"output format '{name}': line breaking and highlighting are for {expected}")
     if not _is_installed(name):
         raise MissingExtraError("python-docx", "docx", f"output format '{name}'")
     writer = WRITERS[name]

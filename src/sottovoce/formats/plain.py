@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, Writer
 from sottovoce.formats.subtitles import Cue, CueWriter, behind_speaker, milliseconds
 from sottovoce.options.transcribe import WriterOptions
+from sottovoce.text.files import read_lines
 from sottovoce.types import Segment, Turn
 
 
@@ -157,6 +160,21 @@ class RttmWriter(WholeWriter):
         )
 
 
+def read_rttm(path: str | Path) -> list[Turn]:
+    """Read the speaker turns of an RTTM file. Raises: OptionError with the line of anything else."""
+    turns = []
+    for number, line in enumerate(read_lines(path, "an RTTM file"), start=1):
+        fields = line.split()
+        if not fields or fields[0] != "SPEAKER":  # other types of lines describe the file
+            continue
+        try:
+            start, duration, speaker = float(fields[3]), float(fields[4]), fields[7]
+        except (IndexError, ValueError):
+            raise OptionError(f"{path}: line {number}: expected a turn of RTTM, got '{line:.60}'") from None
+        turns.append(Turn(start, start + duration, speaker))
+    return turns
+
+
 def _rttm_field(text: str) -> str:
     return "_".join(text.split()) or "_"
 
@@ -187,12 +205,7 @@ class TextGridWriter(WholeWriter):
     extension = "TextGrid"
 
     def end(self, info: TranscriptInfo) -> str:
-        tiers: list[tuple[str, list[Interval]]] = []
-        for speaker in dict.fromkeys(segment.speaker for segment in self._segments):
-            prefix = f"{' '.join(speaker.split())} - " if speaker else ""
-            segments = [segment for segment in self._segments if segment.speaker == speaker]
-            tiers += [(prefix + name, tier) for name, tier in _tiers(segments)]
-        tiers = tiers or [("segments", [])]
+        tiers = [(name, tier) for _, name, tier in speaker_tiers(self._segments)] or [("segments", [])]
         ends = [intervals[-1][1] for _, intervals in tiers if intervals]
         last = max([STEP_S, round(info.duration or 0.0, 3), *ends])
         head = (
@@ -200,6 +213,14 @@ class TextGridWriter(WholeWriter):
             f"xmin = 0\nxmax = {last:.6f}\ntiers? <exists>\nsize = {len(tiers)}\nitem []:\n"
         )
         return head + "".join(_tier(n, *tier, last) for n, tier in enumerate(tiers, start=1))
+
+
+def speaker_tiers(segments: Sequence[Segment]) -> Iterator[tuple[str, str, list[Interval]]]:
+    """Yield the tiers of each speaker: speaker or "", name, and intervals in seconds that do not overlap."""
+    for speaker in dict.fromkeys(segment.speaker for segment in segments):
+        named = " ".join((speaker or "").split())
+        for name, tier in _tiers([segment for segment in segments if segment.speaker == speaker]):
+            yield named, f"{named} - {name}" if named else name, tier
 
 
 def _tiers(segments: Sequence[Segment]) -> Iterator[tuple[str, list[Interval]]]:

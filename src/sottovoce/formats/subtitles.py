@@ -203,7 +203,7 @@ class CueMaker:
 
     def flush(self) -> list[Cue]:
         cues = self._in_order(self._laid_out(), math.inf)
-        return cues + [_lengthened(cue, math.inf) for cue in self._held]
+        return cues + [self._shown(cue, math.inf) for cue in self._held]
 
     def _units(self, segment: Segment) -> Iterator[_Unit]:
         for words in unbreakable(segment.words or (), lambda word: word.word):
@@ -324,8 +324,40 @@ class CueMaker:
         if not self._is_for_reading:
             return ordered
         ordered = [*self._held, *ordered]
+        if self._options.dialogue:
+            ordered = _dialogues(ordered)
         self._held = ordered[-1:]
-        return [_lengthened(cue, after.start) for cue, after in pairwise(ordered)]
+        return [self._shown(cue, after.start) for cue, after in pairwise(ordered)]
+
+    def _shown(self, cue: Cue, next_start: float) -> Cue:
+        cue = _lengthened(cue, next_start)
+        return replace(cue, speaker=None) if self._options.dialogue else cue
+
+
+def _dialogues(cues: Sequence[Cue]) -> list[Cue]:
+    """Join neighbours that are lines of two speakers, if there is no pause and they are read in time."""
+    joined: list[Cue] = []
+    for cue in cues:
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.speaker
+            and cue.speaker
+            and last.speaker != cue.speaker
+            and "\n" not in last.text + cue.text
+            and cue.start - last.end < READING_PAUSE_S
+            and cue.end - last.start <= LONGEST_S
+        ):
+            words = (CueWord("-", last.start, last.start), *last.words, CueWord("\n-", cue.start, cue.start))
+            joined[-1] = replace(
+                last,
+                end=max(last.end, cue.end),
+                words=(*words, *cue.words),
+                reading_s=min(LONGEST_S, last.reading_s + cue.reading_s),
+            )
+        else:
+            joined.append(cue)
+    return joined
 
 
 def _lengthened(cue: Cue, next_start: float) -> Cue:

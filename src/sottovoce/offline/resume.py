@@ -23,7 +23,8 @@ class TranscriptionState:
     language: the current one. detection: of the first. duration: seconds, as declared until the end was read.
     position: seconds transcribed. skipped: speech without text (s). outside_languages: seconds of speech by
     unlisted language. second_s: seconds transcribed by a second model. speaker: of the last segment, by
-    diarization. n_changes: changes of speaker that the model marked.
+    diarization. n_changes: changes of speaker that the model marked. word_end_s: of the last word, if pauses
+    are marked.
     """
 
     language: str | None = None
@@ -36,6 +37,7 @@ class TranscriptionState:
     outside_languages: Mapping[str, float] = field(default_factory=dict)
     speaker: str | None = field(default=None, repr=False)
     n_changes: int = field(default=0, repr=False)
+    word_end_s: float | None = field(default=None, repr=False)
     resume_point: ResumePoint | None = field(default=None, repr=False)
 
     def to_resume(self) -> TranscriptionState:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 from itertools import count, islice
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -363,7 +364,8 @@ def _segments(
         return transcribe_with_both(transcriber, transcriber.second, channel, progress, point)
 
     if options.channels == "apart":
-        return in_style(channels_apart(recording, state, begin, transcriber.fixed_language, resume), options)
+        channels = channels_apart(recording, state, begin, transcriber.fixed_language, resume)
+        return in_style(channels, options, state)
     segments = begin(recording, state, resume)
     if options.decoding.speaker_turns:
         assert isinstance(transcriber, WhisperTranscriber), "others refuse speaker_turns"
@@ -372,7 +374,7 @@ def _segments(
         segments = with_speakers(runtime, segments, ChannelDiarizer(), recording, state)
     if options.speakers is not None:
         segments = with_speakers(runtime, segments, make_diarizer(options.speakers), recording, state)
-    return in_style(segments, options)
+    return in_style(segments, options, state)
 
 
 LONGEST_S = 60.0
@@ -483,21 +485,25 @@ class _Draft:
         ]
 
 
-def in_style(segments: Segments, options: TranscribeOptions) -> Segments:
+def in_style(
+    segments: Segments, options: TranscribeOptions, state: TranscriptionState | None = None
+) -> Segments:
     """Yield segments in the requested style; a language without rules is unchanged, with a warning."""
     if options.decoding.verbatim:
         segments = _reporting(segments, "verbatim", VERBATIM_PROMPTS)
+    written = "en" if options.decoding.task == "translate" else None
     if options.clean:
-        written = "en" if options.decoding.task == "translate" else None
         if written is None:
             segments = _reporting(segments, "clean", DISFLUENCIES)
         segments = _nonempty(clean_segment(segment, written or segment.language) for segment in segments)
     if options.only_languages or options.except_languages:
         segments = _in_languages(segments, options)
-    if options.numerals:
+    if options.numerals and written is None:
         segments = _reporting(segments, "numerals", NUMERAL_LANGUAGES)
     for each in options.text_filters:
-        segments = _nonempty(map(each.segment, segments))
+        segments = _nonempty(map(partial(each.segment, language=written), segments))
+    if options.mark_pauses is not None:
+        segments = _with_pauses(segments, options.mark_pauses, state or TranscriptionState())
     return segments
 
 
@@ -506,6 +512,20 @@ def _in_languages(segments: Iterator[Segment], options: TranscribeOptions) -> Se
         is_excepted = segment.language in options.except_languages
         if segment.language in options.only_languages or not (options.only_languages or is_excepted):
             yield segment
+
+
+def _with_pauses(segments: Segments, least_s: float, state: TranscriptionState) -> Segments:
+    """Put pauses as words before the word that ends them."""
+    for segment in segments:
+        words: list[Word] = []
+        for word in segment.words or ():
+            end_s = word.start if state.word_end_s is None else state.word_end_s
+            if word.start - end_s >= least_s:
+                words.append(replace(word, word=f" ({word.start - end_s:.1f})", start=end_s, end=word.start))
+            words.append(word)
+            state.word_end_s = max(end_s, word.end)
+        text = "".join(word.word for word in words)
+        yield replace(segment, text=text, words=tuple(words)) if words else segment
 
 
 def _nonempty(segments: Iterator[Segment | None]) -> Segments:

@@ -316,6 +316,12 @@ class TranscribeOptions(TextOptions):
         "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru).",
     ).as_field(False)
     """Words keep their times, and empty segments are dropped."""
+    mark_pauses: float | None = _style(
+        "Write pauses of at least so many seconds as (2.0), for research. Implies word times.",
+        metavar="SECONDS",
+        above=0.0,
+        openai=ApiField("mark_pauses", "write pauses of at least so many seconds as (2.0)"),
+    ).as_field(None)
     only_languages: tuple[str, ...] = _style(
         "Keep segments in these languages alone, such as those of a film that are not its main one.",
         metavar="CODE[,CODE…]",
@@ -419,7 +425,8 @@ class TranscribeOptions(TextOptions):
 
     @property
     def needs_words(self) -> bool:
-        return self.word_timestamps or self.is_diarized or self.decoding.speaker_turns
+        has_pauses = self.mark_pauses is not None
+        return self.word_timestamps or self.is_diarized or self.decoding.speaker_turns or has_pauses
 
     @property
     def follows_languages(self) -> bool:
@@ -509,6 +516,10 @@ class WriterOptions:
         expected="at least 1 a second",
     ).as_field(None)
     highlight_words: bool = _layout("Underline each word of a subtitle as it is spoken.").as_field(False)
+    dialogue: bool = _layout(
+        "Short turns of two speakers share a subtitle, a line each behind a hyphen; nobody is named."
+    ).as_field(False)
+    """For reading. Source: Netflix, Timed Text Style Guide, "Dual Speakers"."""
     offset_n: int = _layout(
         "srt: number the subtitles from N + 1.",
         metavar="N",
@@ -523,6 +534,8 @@ class WriterOptions:
         if self.is_for_reading and (self.highlight_words or self.max_words_per_line is not None):
             wanted = "reading_speed" if self.layout is None else "layout 'reading'"
             raise OptionError(f"{wanted}: cannot be combined with highlight_words or max_words_per_line")
+        if self.dialogue and not self.is_for_reading:
+            raise OptionError("dialogue: needs layout 'reading', got 'segments'")
         if self.reading_speed is not None and not self.is_for_reading:
             raise OptionError("reading_speed: needs layout 'reading', got 'segments'")
         if self.max_line_count is not None and self.max_line_width is None and not self.is_for_reading:

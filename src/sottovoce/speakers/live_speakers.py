@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.options.transcribe import SpeakerOptions, Speakers, parse_speakers
 from sottovoce.speakers.diarize import (
@@ -65,6 +66,11 @@ class LiveSpeakers:
         self._names: list[str] = []
         self._ever: set[str] = set()
         self._n_named = 0
+        if self._options.known:
+            speech = [load_audio(samples) for samples in self._options.known.values()]
+            seconds = np.array([len(samples) / SAMPLE_RATE for samples in speech], np.float32)
+            vectors = unit(voices.embed(speech)) * seconds[:, None]
+            self.add_voices(dict(zip(self._options.known, vectors, strict=True)))
 
     def start_session(self) -> None:
         self.n_samples = 0

@@ -73,7 +73,8 @@ class EventEmitter:
     Without a pause, a final comes at the first end of a sentence after sentence_s, or after longest_s.
 
     joins_languages: an utterance continues after a change of language. attempt: holds back an error of the
-    speaker labeller; the words come without labels.
+    speaker labeller; the words come without labels. written: language of the text; None: the one that is
+    spoken.
     """
 
     sentence_s: float
@@ -83,6 +84,7 @@ class EventEmitter:
     speakers: LiveSpeakers | None = None
     allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None
     filters: Sequence[TextFilter] = ()
+    written: str | None = None
 
     def __post_init__(self) -> None:
         self._events: list[Event] = []
@@ -97,7 +99,7 @@ class EventEmitter:
         return self._numbers.numbered(events)
 
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
-        self._emit_settled(self._filters.push(words, language), language, now_s)
+        self._emit_settled(self._filters.push(words, self.written or language), language, now_s)
 
     def _emit_settled(self, words: Sequence[Word], language: str, now_s: float) -> None:
         part: list[Word] = []
@@ -124,7 +126,7 @@ class EventEmitter:
     def emit_unstable(
         self, words: Sequence[Word], language: str, now_s: float, *, committed_s: float
     ) -> None:
-        words = self._filters.preview(words, language) if words else words
+        words = self._filters.preview(words, self.written or language) if words else words
         text = "".join(word.word for word in words)
         if text == self._unstable:
             return
@@ -134,7 +136,7 @@ class EventEmitter:
 
     def emit_final(self, language: str, now_s: float, *, is_change: bool = False) -> None:
         """Emit a final of the words since the last final; is_change: at a change of language."""
-        self._emit_settled(self._filters.flush(language), language, now_s)
+        self._emit_settled(self._filters.flush(self.written or language), language, now_s)
         if not (is_change and self.joins_languages):
             self._emit_final(language, now_s)
 

@@ -90,6 +90,7 @@ class Session(LiveSession):
                 joins_languages=second_pass is not None,
                 allowed_mass=self.timeline.allowed_mass,
                 filters=self._options.text_filters,
+                written="en" if stream.task == "translate" else None,
             ),
             speakers,
             second_pass,

@@ -78,12 +78,13 @@ class TextFilter(ABC):
             rewritten += group if len(parts) == 1 else _spread("".join(parts) + text[at:end], group)
         return tuple(rewritten)
 
-    def segment(self, segment: Segment) -> Segment | None:
-        """Rewrite a segment; None if nothing remains. Its tokens stay."""
-        text = self.text(segment.text, segment.language)
+    def segment(self, segment: Segment, language: str | None = None) -> Segment | None:
+        """Rewrite a segment; None if nothing remains. Its tokens stay. language: None: the segment's."""
+        language = segment.language if language is None else language
+        text = self.text(segment.text, language)
         if text == segment.text:
             return segment
-        words = segment.words and self.words(segment.words, segment.language)
+        words = segment.words and self.words(segment.words, language)
         return replace(segment, text=text, words=words) if text.strip() else None
 
 
