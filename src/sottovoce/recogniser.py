@@ -446,7 +446,7 @@ class Recogniser(ABC):
             initial_prompt=live.init_prompt or None,
             word_timestamps=True,
             follow_languages=False if options.switching == "off" else None,
-            replacements=options.replacements,
+            **options.given,
         )
         listed = languages if set(languages) < set(self.languages) or len(languages) == 1 else None
         chosen = model.options(listed, None, None, model.beam_size, reading)

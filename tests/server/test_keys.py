@@ -17,6 +17,8 @@ import pytest
 from openai import OpenAI
 from websockets.sync.client import ClientConnection
 
+from sottovoce.api import Model
+from sottovoce.audio.io import load_audio
 from sottovoce.errors import OptionError
 from sottovoce.server.auth import MOST_KEYS, ApiKey, KeyLimits, KeyRing, digest_of, read_keys
 from sottovoce.server.errors import ApiError
@@ -45,6 +47,7 @@ sha256 = "{digest}"
 requests-per-minute = 3
 sessions = 1
 """
+ENGLISH = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 KIOSK, NEWSROOM, UNNAMED = "kiosk-key-12", "newsroom-key-1", "unnamed-key-1"
 LIVE, REALTIME = "/v1/live", "/v1/realtime?intent=transcription"
 LISTEN = "/v1/listen?encoding=linear16"
@@ -151,6 +154,27 @@ def test_a_client_secret_counts_for_the_key_that_made_it(locked: ServerThread, k
     assert refused(locked, REALTIME, secret)[0] == 401
 
 
+def test_a_key_has_replacements_in_files_and_sessions(model: Model, tmp_path: Path) -> None:
+    """Rules of a request for the same phrase come first."""
+    file, english = tmp_path / "keys.toml", load_audio(ENGLISH)
+    file.write_text('[kiosk]\nkey = "kiosk-key-12"\nreplace = { garden = "Park", morning = "evening" }\n')
+    with serving(model, access=Access(keys_file=str(file))) as server:
+        files = {"file": ("en.wav", wav(english)), "language": (None, "en")}
+        for rules, garden in (({}, "Park"), ({"replacements": (None, "garden => yard")}, "yard")):
+            answer = httpx.post(
+                server.url + TRANSCRIPTIONS, files={**files, **rules}, headers=bearer(KIOSK), timeout=120
+            )
+            text = answer.json()["text"]
+            assert garden in text, text
+            assert "garden" not in text
+        with connecting(server, LIVE, KIOSK) as socket:
+            socket.send(json.dumps({"type": "configure", "languages": ["en"]}))
+            socket.send((english * 32767).astype("<i2").tobytes())
+            socket.send(json.dumps({"type": "close"}))
+            said = [received for raw in socket if (received := json.loads(raw))["type"] == "final"]
+        assert "Park" in " ".join(event["text"] for event in said)
+
+
 def test_the_log_names_keys_and_does_not_show_them(
     locked: ServerThread, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,6 +229,7 @@ def test_the_file_is_read_again_when_it_changes_and_a_wrong_one_changes_nothing(
         ('[a]\nkey = "long-enough"\nrequests-per-minute = 1.5', "requests-per-minute: expected"),
         ('[a]\nkey = "long-enough"\nwebhook-secret = "short"', "webhook-secret: expected a secret of"),
         ('[a]\nkey = "long-enough"\n[b]\nkey = "long-enough"', "got one twice"),
+        ('[a]\nkey = "long-enough"\nreplace = 3', "replace: expected a table"),
         ("".join(f'[k{i}]\nkey = "long-enough-{i}"\n' for i in range(MOST_KEYS + 1)), "expected 1 to"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
+from sottovoce.text.replacements import Replacements
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.translation.chat import ChatTranslator, Message
 from sottovoce.translation.live_translator import LiveTranslator, SourceText, mark_newest
@@ -49,7 +50,7 @@ def translated(translator: LiveTranslator, *events: Event) -> list[tuple[str, bo
 
 def test_only_what_two_readings_agree_on_is_shown() -> None:
     chat = Scripted("I have", "I have today a lot", "I have today much time", "I have a lot of time today.")
-    live = LiveTranslator(ChatTranslator(chat, "en"))
+    live = LiveTranslator(ChatTranslator(chat, "en"), filters=[Replacements((("lot", "bunch"),))])
     events = [
         partial(" Ich habe heute", 1.0),
         partial(" sehr viel Zeit", 2.0),
@@ -57,7 +58,7 @@ def test_only_what_two_readings_agree_on_is_shown() -> None:
     ]
     assert translated(live, *events) == [("I have", False), ("today", False)]
     assert translated(live, final(" Ich habe heute sehr viel Zeit für euch alle")) == [
-        ("I have a lot of time today.", True)
+        ("I have a bunch of time today.", True)
     ]
     assert chat.asked[1] == "Ich habe heute sehr viel Zeit"
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "plot": ("align", "plot", "Draw the spectrogram, words and languages."),
     "karaoke": ("align", "karaoke", "Make a video with highlighted words."),
     "serve": ("serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
+    "mcp": ("mcp", "mcp", "Serve an assistant: transcribe, find, listen."),
     "voices": ("voices", "voices", "Keep voices by name, which --speakers recognises."),
     "models": ("models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("ctc", "ctc", "Decode CTC emissions with language models."),

@@ -51,6 +51,7 @@ from sottovoce.formats.output import label_of, writable_folder
 from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, Values, from_values, options_of
+from sottovoce.options.text import TextOptions
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.text.files import writing
@@ -183,6 +184,8 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
         say_on_terminal(f"loading {options.model or 'the model'} …")
         model = open_model(options, fusion)
         translator, pieces = live_translator(translation, model, pieces)
+        if translator is not None:
+            translator.filters = from_values(TextOptions, given).text_filters
         final_model = flags.final_model and open_model(replace(options, model=flags.final_model))
         session = open_session(model, given, flags, fusion, speakers, final_model=final_model or None)
         show: Show = write_lines if flags.jsonl else stack.enter_context(LiveView()).show

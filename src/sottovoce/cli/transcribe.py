@@ -65,6 +65,7 @@ from sottovoce.options.schema import Option, Values, changed, from_values, optio
 from sottovoce.options.transcribe import TranscribeOptions, check_speaker_names
 from sottovoce.text.disfluency import check_cleanable, check_verbatim
 from sottovoce.text.files import fitting_name
+from sottovoce.text.filters import filtered
 from sottovoce.text.languages import (
     LanguageChoice,
     find_language,
@@ -717,7 +718,13 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         segments = regrouped(raw, run.rules) if run.rules else raw
         if run.translation is not None:
             begun = replace(begun, translation=run.translation.target)
-            segments = run.translation.of(segments, run.model, name, run.options)
+            filters, target = run.options.text_filters, run.translation.target
+            segments = (
+                each
+                if each.translation is None
+                else replace(each, translation=filtered(each.translation, filters, target))
+                for each in run.translation.of(segments, run.model, name, run.options)
+            )
         for writer, write in outputs:
             write(writer.begin(begun))
         has_text = False

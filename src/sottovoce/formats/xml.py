@@ -20,21 +20,19 @@ def xml_text(text: str) -> str:
 
 
 class TtmlWriter(CueWriter):
-    """TTML of the profile IMSC 1.1 Text; a cue in another language has its code.
+    """TTML of the profile IMSC 1.1 Text; each cue has the code of its language.
 
     Source: https://www.w3.org/TR/ttml-imsc1.1/.
     """
 
     extension = "ttml"
-    _language: str | None
 
     def begin(self, info: TranscriptInfo) -> str:
-        self._language = info.language or ""
         return super().begin(info) + (
             f'{HEAD}<tt xmlns="http://www.w3.org/ns/ttml" xmlns:tts="http://www.w3.org/ns/ttml#styling"\n'
             '    xmlns:ttp="http://www.w3.org/ns/ttml#parameter" ttp:timeBase="media"\n'
             '    ttp:contentProfiles="http://www.w3.org/ns/ttml/profile/imsc1.1/text"\n'
-            f'    xml:lang="{self._language}">\n'
+            '    xml:lang="">\n'
             '<head><layout><region xml:id="bottom" tts:origin="10% 10%" tts:extent="80% 80%"\n'
             '    tts:displayAlign="after" tts:textAlign="center"/></layout></head>\n'
             '<body region="bottom"><div>\n'
@@ -47,7 +45,7 @@ class TtmlWriter(CueWriter):
         start, end = (timestamp(t, marker=".", hours=True) for t in (cue.start, cue.end))
         text = behind_speaker(cue.speaker and xml_text(cue.speaker), cue.text)
         text = _UNDERLINED.sub(r'<span tts:textDecoration="underline">\1</span>', text)
-        code = f' xml:lang="{cue.language}"' if cue.language not in ("", self._language) else ""
+        code = f' xml:lang="{cue.language}"' if cue.language else ""
         return f'<p begin="{start}" end="{end}"{code}>{text.replace(chr(10), "<br/>")}</p>\n'
 
     def end(self, info: TranscriptInfo) -> str:
@@ -55,7 +53,10 @@ class TtmlWriter(CueWriter):
 
 
 class EafWriter(WholeWriter):
-    """ELAN's annotations: the tiers of `TextGridWriter`, without gaps. Source: EAF 3.0, mpi.nl/tools/elan."""
+    """ELAN's annotations: the tiers of `TextGridWriter`, without gaps; ELAN asks for the recording.
+
+    Source: EAF 3.0, mpi.nl/tools/elan.
+    """
 
     extension = "eaf"
 
@@ -79,12 +80,11 @@ class EafWriter(WholeWriter):
             who = f" PARTICIPANT={quoteattr(xml_text(speaker))}" if speaker else ""
             head = f'<TIER LINGUISTIC_TYPE_REF="text"{who} TIER_ID={quoteattr(_INVALID.sub("", name))}>\n'
             tiers += [head, *annotations, "</TIER>\n"]
-        media = f'<MEDIA_DESCRIPTOR MEDIA_URL={quoteattr(info.source)} MIME_TYPE=""/>' if info.source else ""
         return (
             f'{HEAD}<ANNOTATION_DOCUMENT AUTHOR="" DATE="1970-01-01T00:00:00Z" FORMAT="3.0" VERSION="3.0"\n'
             '    xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"\n'
             '    xsi:noNamespaceSchemaLocation="http://www.mpi.nl/tools/elan/EAFv3.0.xsd">\n'
-            f'<HEADER MEDIA_FILE="" TIME_UNITS="milliseconds">{media}</HEADER>\n'
+            '<HEADER MEDIA_FILE="" TIME_UNITS="milliseconds"/>\n'
             f"<TIME_ORDER>\n{''.join(slots)}</TIME_ORDER>\n{''.join(tiers)}"
             '<LINGUISTIC_TYPE GRAPHIC_REFERENCES="false" LINGUISTIC_TYPE_ID="text" TIME_ALIGNABLE="true"/>\n'
             "</ANNOTATION_DOCUMENT>\n"

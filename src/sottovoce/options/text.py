@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import ApiField, Option, check_options
 from sottovoce.text.filters import ChineseScript, Numerals, Script, TextFilter
 from sottovoce.text.replacements import Replacements, Rules, masked, phrases_alone, redacted
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Redaction: TypeAlias = Literal["numbers", "emails"]
 
@@ -82,6 +85,13 @@ class TextOptions:
     def given(self) -> dict[str, Any]:
         """The options by name, for a class with more of them."""
         return {each.name: getattr(self, each.name) for each in fields(TextOptions)}
+
+    def with_rules(self, more: Replacements | None) -> Self:
+        """Add replacements for phrases without one."""
+        if more is None:
+            return self
+        own = self.replacements
+        return replace(self, replacements=own.extended(more) if isinstance(own, Replacements) else more)
 
     @property
     def text_filters(self) -> tuple[TextFilter, ...]:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TypedDict
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ from sottovoce.server.errors import ApiError, too_many_requests
 from sottovoce.server.settings import KEY, Access, ServerSettings, secret_of
 from sottovoce.server.telemetry import Metrics
 from sottovoce.text.files import read_toml
+from sottovoce.text.replacements import Replacements
 
 logger = logging.getLogger(__name__)
 MOST_KEYS = 1_000
@@ -39,13 +41,13 @@ MOST_KEYS = 1_000
 MOST_REQUESTS, MOST_SESSIONS = 100_000, 1_000_000
 KEY_NAME = re.compile(r"[A-Za-z0-9._-]{1,50}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret")
+SETTINGS = ("key", "sha256", "requests-per-minute", "sessions", "webhook-secret", "replace")
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
     """A key and its limits. name: "" for keys without one. digest: its SHA-256. webhook_secret: signs
-    webhooks of its jobs.
+    webhooks of its jobs. replacements: in all its requests, where these have none of a phrase.
 
     None: the limits and the secret of the server.
     """
@@ -55,6 +57,7 @@ class ApiKey:
     requests_per_minute: int | None = None
     sessions: int | None = None
     webhook_secret: bytes | None = field(default=None, repr=False)
+    replacements: Replacements | None = field(default=None, repr=False)
 
 
 class KeyRing:
@@ -150,7 +153,17 @@ def read_key(where: str, name: str, table: object) -> ApiKey:
         limits[setting.replace("-", "_")] = value
     secret = given.get("webhook-secret")
     signed = None if secret is None else secret_of(f"{where} webhook-secret", str(secret))
-    return ApiKey(name, digest, **limits, webhook_secret=signed)
+    return ApiKey(name, digest, **limits, webhook_secret=signed, replacements=read_rules(where, given))
+
+
+def read_rules(where: str, table: Mapping[str, object]) -> Replacements | None:
+    """Read `replace`: a table of texts by phrases, or the name of a file of rules. Raises: OptionError."""
+    rules = table.get("replace")
+    if isinstance(rules, str):
+        return Replacements.of(Path(rules))
+    if rules is None or (isinstance(rules, dict) and all(isinstance(text, str) for text in rules.values())):
+        return Replacements.of(rules)
+    raise OptionError(f"{where} replace: expected a table of texts, or a file of rules")
 
 
 def read_digest(where: str, table: Mapping[str, object]) -> bytes:

@@ -349,7 +349,8 @@ class LiveConnection(ABC, Generic[M]):
         if final_name not in (None, model):
             final = await self.exit_stack.enter_async_context(registry.use(final_name))
         self.services.check_live_wait(scheduler)
-        self._session = session = await scheduler.open(options, self.queue, final)
+        rules = None if self.key is None else self.key.replacements
+        self._session = session = await scheduler.open(options, self.queue, final, replacements=rules)
         session.on_finals = self._emit_finals
         self.exit_stack.callback(session.end)
         return scheduler

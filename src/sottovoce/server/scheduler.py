@@ -36,6 +36,8 @@ from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.streaming.live_session import LiveSession
+from sottovoce.text.filters import TextFilter
+from sottovoce.text.replacements import Replacements
 from sottovoce.threads import n_threads
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
@@ -261,7 +263,7 @@ class SessionHandle:
     """One live session, for one call at a time. queue: its audio. sessions: those of the model, until `end`.
 
     final: the model of the second pass; None: the same. on_finals: a command for when finals may be ready.
-    worked_s: engine seconds for `audio_s` seconds of audio.
+    replacements: besides those of the options. worked_s: engine seconds for `audio_s` seconds of audio.
     """
 
     def __init__(
@@ -272,10 +274,13 @@ class SessionHandle:
         queue: InputQueue,
         sessions: set[SessionHandle],
         final: Scheduler | None = None,
+        *,
+        replacements: Replacements | None = None,
     ) -> None:
         self._worker = worker
         self._model = model
         self._options = options
+        self._replacements = replacements
         self._sessions = sessions
         self._final = final
         self.on_finals: Command | None = None
@@ -294,6 +299,10 @@ class SessionHandle:
         self._start_sample = 0
         self._opened_s = time.monotonic()
         self.fixed_interval_s: float | None = None
+
+    @property
+    def text_filters(self) -> tuple[TextFilter, ...]:
+        return self._options.with_rules(self._replacements).text_filters
 
     @property
     def is_idle(self) -> bool:
@@ -479,7 +488,7 @@ class SessionHandle:
     def _make_session(self, options: LiveOptions, speakers: LiveSpeakers | None) -> LiveSession:
         final = self._final if options.finals == "read" else None
         session = self._model.session(
-            options=options,
+            options=options.with_rules(self._replacements),
             final_model=None if final is None else final.model,
             speakers=speakers if options.speakers else None,
             runtime=self._caller,
@@ -583,15 +592,23 @@ class Scheduler:
         return tuple(self.model.languages)
 
     async def open(
-        self, options: LiveOptions, queue: InputQueue | None = None, final: Scheduler | None = None
+        self,
+        options: LiveOptions,
+        queue: InputQueue | None = None,
+        final: Scheduler | None = None,
+        *,
+        replacements: Replacements | None = None,
     ) -> SessionHandle:
         """Begin a live session. queue: None: `push` alone adds audio. final: of the second pass.
+
+        replacements: see `SessionHandle`.
 
         Raises: ApiError 429 if it would delay others; OptionError.
         """
         self.check_capacity()
+        queue = queue or InputQueue()
         handle = SessionHandle(
-            self.worker, self.model, options, queue or InputQueue(), self._sessions, final=final
+            self.worker, self.model, options, queue, self._sessions, final, replacements=replacements
         )
         self._sessions.add(handle)
         try:

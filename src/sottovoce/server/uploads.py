@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.message import Message
 from functools import partial
 from mimetypes import guess_extension
@@ -24,6 +24,7 @@ from starlette.requests import Request
 
 from sottovoce.audio.io import Source, open_audio
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.server.auth import ApiKey
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import RECORDINGS, Fields, field_name, note_ignored
 from sottovoce.server.scheduler import FileJob, TranscriptionRequest
@@ -306,12 +307,19 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     return await cancel_when(gone, work, fault)
 
 
+def with_rules(request: FileRequest, key: ApiKey | None) -> FileRequest:
+    """Add the replacements of a key."""
+    wanted = request.transcription
+    options = wanted.options.with_rules(None if key is None else key.replacements)
+    return replace(request, transcription=replace(wanted, options=options))
+
+
 async def checked_request(
     request: Request, read: Callable[[], FileRequest], recording: UploadedFile | None
 ) -> tuple[FileRequest, UploadedFile, float]:
     """Read a request and decode its recording once; return both and the seconds of audio."""
     services = services_of(request)
-    file_request = await services.decoding.call(read)
+    file_request = with_rules(await services.decoding.call(read), key_of(request))
     if recording is None:
         raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
     services.registry.resolve(file_request.model)

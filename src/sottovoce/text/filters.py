@@ -88,6 +88,12 @@ class TextFilter(ABC):
         return replace(segment, text=text, words=words) if text.strip() else None
 
 
+def filtered(text: str, filters: Sequence[TextFilter], language: str) -> str:
+    for each in filters:
+        text = each.text(text, language)
+    return text
+
+
 def joined(words: Sequence[Word]) -> str:
     return "".join(word.word for word in words)
 

@@ -88,6 +88,13 @@ class Replacements(TextFilter):
             raise OptionError(f"replacements: expected texts by phrases, or a file, got {rules!r:.60}")
         return cls(pairs) if pairs else None
 
+    def extended(self, more: Replacements | None) -> Replacements:
+        """Return these rules, and those of `more` for other phrases."""
+        if more is None:
+            return self
+        known = {_folded(said) for said, _ in self.rules}
+        return Replacements((*self.rules, *(rule for rule in more.rules if _folded(rule[0]) not in known)))
+
     @property
     def has_expressions(self) -> bool:
         return any(text is not None for _, text in self._patterns)

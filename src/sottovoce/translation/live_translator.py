@@ -13,6 +13,7 @@ from typing import Protocol
 
 from sottovoce.formats.document import Json, seconds, span_document
 from sottovoce.offline.regroup import merged
+from sottovoce.text.filters import TextFilter, filtered
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import Event, Final, Partial, Segment
 
@@ -111,11 +112,12 @@ class LiveTranslation:
 class LiveTranslator:
     """Translates the events of one session.
 
-    n_new_words: new words before an utterance is translated again.
+    n_new_words: new words before an utterance is translated again. filters: of translations.
     """
 
     translator: LiveTranslatorBackend
     n_new_words: int = N_NEW_WORDS
+    filters: Sequence[TextFilter] = ()
     _utterance: int | None = field(default=None, init=False)
     _text: str = field(default="", init=False)
     _n_translated: int = field(default=0, init=False)
@@ -139,7 +141,10 @@ class LiveTranslator:
                 self._begin()
             if event.text.strip():
                 source = SourceText(event.start, event.end, event.text, event.language, is_whole=True)
-                yield self._translation(event, event.start, self.translator.translate(source), is_final=True)
+                yield self._translation(event, event.start, self._translated(source), is_final=True)
+
+    def _translated(self, source: SourceText) -> str:
+        return filtered(self.translator.translate(source), self.filters, self.translator.target)
 
     def _begin(self) -> None:
         self._text, self._n_translated, self._last, self._shown = "", 0, (), ()
@@ -153,7 +158,7 @@ class LiveTranslator:
             return
         self._n_translated = n_words
         source = SourceText(self._start, event.end, self._text, event.language, is_whole=False)
-        now = tuple(self.translator.translate(source).split())
+        now = tuple(self._translated(source).split())
         agreed = common_beginning(self._last, now)
         self._last = now
         if len(agreed) > len(self._shown) and agreed[: len(self._shown)] == self._shown:

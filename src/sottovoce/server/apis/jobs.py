@@ -56,7 +56,7 @@ from sottovoce.server.errors import (
 from sottovoce.server.fields import Fields, query_of, read_number
 from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.settings import JobSettings, network_of
-from sottovoce.server.uploads import FileRequest, UploadedFile, checked_request, received_form
+from sottovoce.server.uploads import FileRequest, UploadedFile, checked_request, received_form, with_rules
 from sottovoce.text.files import whole_file
 
 logger = logging.getLogger(__name__)
@@ -532,6 +532,7 @@ class JobRunner:
     async def _result(self, job: TranscriptionJob) -> bytes:
         services = self._services
         request = await services.decoding.call(lambda: openai_files.transcription_request(Fields(job.fields)))
+        request = with_rules(request, services.keys.by_name(job.owner))
         name = services.registry.resolve(request.model)
         with await run_sync(open, self._folder / job.id / RECORDING, "rb") as file:
             recording = UploadedFile(UploadFile(file, filename=job.filename))

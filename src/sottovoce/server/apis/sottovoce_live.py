@@ -266,9 +266,10 @@ def session_translator(
         raise invalid_value("translate_to", expected, f"'{target}'")
     if translation is not None:
         translator = ChatTranslator(translation.chat, target, translation.glossary)
-        return SessionTranslator(LiveTranslator(translator), request_id)
+        return SessionTranslator(LiveTranslator(translator, filters=session.text_filters), request_id)
     queued = session.translator()
-    return SessionTranslator(LiveTranslator(queued, N_NEW_WORDS), request_id, queued)
+    live = LiveTranslator(queued, N_NEW_WORDS, session.text_filters)
+    return SessionTranslator(live, request_id, queued)
 
 
 class SessionTranslator:
