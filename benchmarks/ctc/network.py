@@ -38,8 +38,8 @@ def clips_of(part: str, shared: Path) -> dict[str, str]:
         texts = json.loads(str(np.load(shared / "ctc" / "phonemes" / "dev.npz")["meta"]))["texts"]
         return {f"{name.replace('__', '/')}.opus": text for name, text in texts.items()}
     lines = (shared / "data" / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
-    read = [row for row in map(json.loads, lines) if "ljspeech-mini" in row["file"] and row["text"]]
-    return {row["file"]: plain(row["text"]) for row in read}
+    rows = [row for row in map(json.loads, lines) if row["file"].startswith("kathleen-en/")]
+    return {row["file"]: plain(row["text"]) for row in rows if row["split"] == "test"}
 
 
 def main(description: str, shared: str, part: str = "dev") -> None:
