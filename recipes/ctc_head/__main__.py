@@ -23,7 +23,7 @@ from recipes.ctc_head.states import StateStore, WindowMaker, encode_all
 from recipes.ctc_head.train import SEED, Batches, HeadNetwork, Trainer, held_out_errors
 from recipes.nano.clips import FeatureStore, read_manifest, write_store
 from recipes.nano.speech import write_corpus
-from sottovoce.api import load_model
+from sottovoce.api import as_whisper, load_model
 from sottovoce.evaluation.wer import ErrorCounts
 from sottovoce.models.ctc_head import CtcFile, fingerprint, save_ctc_file
 from sottovoce.models.load import load_checkpoint
@@ -49,7 +49,7 @@ def cli() -> None:
 def human(model: str, data: Path, manifest: Path) -> None:
     """Choose the recordings in DATA that may teach, and write down what nobody did, into MANIFEST."""
     manifest.parent.mkdir(parents=True, exist_ok=True)
-    save_manifest(written(human_clips_of(data), load_model(model)), manifest)
+    save_manifest(written(human_clips_of(data), as_whisper(load_model(model), "clips")), manifest)
 
 
 @cli.command()
@@ -74,7 +74,7 @@ def states(model: str, folder: Path) -> None:
     """Encode the clips in FOLDER, those held out as they are, the others changed."""
     maker = WindowMaker(FeatureStore(folder), random.Random(SEED))
     windows = chain(maker.plain("dev"), maker.changed())
-    store = encode_all(windows, load_model(model).backend, folder / "states")
+    store = encode_all(windows, as_whisper(load_model(model), "states").backend, folder / "states")
     click.echo(f"{len(store)} windows, {store.hours:.2f} h in {folder}", err=True)
 
 

@@ -76,7 +76,7 @@ transcribe {clip} --hotwords ~nobody/names | or an existing file of phrases, got
 stream {clip} --hotwords names.csv | or an existing file of phrases, got names.csv
 transcribe {clip} -f srt --layout segments --max-line-count 2 | max_line_width
 transcribe {clip} --reading-speed nan -w | 'nan'
-transcribe {clip} --max-line-width 20 | are for srt, vtt and ass
+transcribe {clip} --max-line-width 20 | are for srt, vtt, ass and ttml
 transcribe {clip} --translate-to klingon | klingon
 transcribe {clip} --translate-to de | --translation-url
 transcribe {clip} --translate-to en --task translate | --task translate

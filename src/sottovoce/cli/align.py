@@ -231,6 +231,7 @@ def plot(
 
     Panels: log-mel spectrogram with the words, speech probability, languages, attention, word probability.
     """
+    from sottovoce.api import as_whisper
     from sottovoce.audio.io import Source, load_audio
     from sottovoce.pictures import check_length, check_picture, collect, draw
 
@@ -245,7 +246,8 @@ def plot(
     def work(model: Recogniser, _: Source) -> None:
         transcript = transcript_with_words(model, samples, script, language)
         label = label_of("standard input" if recording == "-" else Path(recording).name)
-        draw(collect(model, samples, transcript, name=label, start_s=start_s), output, picture.panels)
+        whisper = as_whisper(model, "spectrogram")
+        draw(collect(whisper, samples, transcript, name=label, start_s=start_s), output, picture.panels)
 
     return with_model(context, [recording], work)
 

@@ -338,6 +338,7 @@ def _onnx_asr_network(name: str) -> AcousticModel:
     except Exception as error:  # its errors have no common base
         raise CheckpointError(f"{name}: expected a network of onnx-asr, got {cause_of(error)}") from error
     asr: Any = adapter.asr
+    resampler: Any = adapter.resampler  # typed for some rates
     if not isinstance(asr, _AsrWithCtcDecoding):
         raise CheckpointError(f"{name}: expected a CTC network of onnx-asr, got a {type(asr).__name__}")
     frame_s = asr.window_step * asr._subsampling_factor
@@ -347,7 +348,7 @@ def _onnx_asr_network(name: str) -> AcousticModel:
 
     def run(samples: Samples) -> Floats:
         lengths = np.full(len(samples), samples.shape[1])
-        resampled = adapter.resampler(samples, lengths, SAMPLE_RATE)
+        resampled = resampler(samples, lengths, SAMPLE_RATE)
         rows, counts = asr._encode(*asr._preprocessor(*resampled))
         n_frames = min(int(counts[0]), math.ceil(samples.shape[1] / SAMPLE_RATE / frame_s))
         return log_softmax(rows[:, :n_frames].astype(np.float32))
