@@ -61,7 +61,7 @@ def test_requests_of_curl_are_answered(server: ServerThread, line: str, tmp_path
     transcript.write_text(json.dumps({"segments": [{"start": 0, "end": 1, "text": " one", "words": [word]}]}))
     words = line.partition("  #")[0].replace("http://127.0.0.1:8000", server.url)
     words = re.sub(r"talk\.mp3|film\.mkv|examples/speech/en\.flac", str(CLIPS / "en.flac"), words)
-    words = words.replace("talk.json", str(transcript))
+    words = words.replace("talk.json", str(transcript)).replace(" -o film.srt", "")
     done = subprocess.run([*shlex.split(words), "-sS", "--fail-with-body"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
