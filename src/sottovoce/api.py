@@ -28,9 +28,10 @@ from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, Task, Transcript
+from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, Task
 
 if TYPE_CHECKING:
+    from sottovoce.alignment.forced import TextAligner
     from sottovoce.audio.io import AudioSource
     from sottovoce.ctc.network import AcousticModel
     from sottovoce.decoding.decode import LanguageDetection
@@ -179,10 +180,10 @@ class Model(Recogniser):
         fusion: LanguageModels | None = None,
         runtime: Runtime | None = None,
     ) -> SecondModel:
-        deferral = deferral or DeferralOptions()
-        return SecondModel(
-            runtime or self.runtime, self.tokenizer, deferral, _shallow(fusion) or self._fusion
+        reader = self.transcriber(
+            self.options(None, None, None, self.beam_size, TranscribeOptions()), fusion, None, runtime
         )
+        return SecondModel(reader, deferral or DeferralOptions())
 
     def options(
         self,
@@ -224,34 +225,15 @@ class Model(Recogniser):
             grammar_penalty=grammar_penalty,
         )
 
-    def align(
-        self,
-        source: AudioSource,
-        text: str | Sequence[str] | Transcript,
-        *,
-        language: str | None = None,
-        options: AlignOptions | None = None,
-        sample_rate: int = SAMPLE_RATE,
-        on_progress: Callable[[float, float | None], None] | None = None,
-    ) -> Transcript:
-        from sottovoce.alignment.forced import CtcAligner, TextAligner, lines_of
+    def _aligner(self, language: str | None, recording: Recording, options: AlignOptions) -> TextAligner:
+        from sottovoce.alignment.forced import ROUGH, AttentionTimer, CtcTimer, TextAligner, in_tokens
 
-        options = options or AlignOptions()
-        lines = lines_of(text)
-        if options.method == "ctc" and self.ctc_head is None:
-            raise OptionError(f"method 'ctc': expected a model with a CTC head, {self.name} has none")
-        with Recording(source, sample_rate=sample_rate) as recording:
-            known = text.language if isinstance(text, Transcript) else None
-            code = self._one_language(language or known or None, recording)
-            aligner = TextAligner(
-                self.backend,
-                self.tokenizer.with_language(code),
-                options,
-                CtcAligner(self.ctc_head) if self.ctc_head and options.method == "ctc" else None,
-                on_progress,
-            )
-            segments, duration_s = aligner.segments(lines, recording)
-        return Transcript(tuple(segments), code, duration_s, self.name)
+        network = self.network if options.method == "ctc" else None
+        code = self._one_language(language, recording)
+        tokenizer = self.tokenizer.with_language(code)
+        timer = AttentionTimer(self.backend, tokenizer) if network is None else CtcTimer(network)
+        rough = transcriber_for(self.runtime, tokenizer, self.options(code, None, None, None, ROUGH), None)
+        return TextAligner(timer, in_tokens(tokenizer), rough, code, options)
 
     def _one_language(self, language: str | None, recording: Recording) -> str:
         if not self.tokenizer.is_multilingual:

@@ -15,6 +15,8 @@ from sottovoce.errors import OptionError
 from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.ngram import load_ngram
 from sottovoce.offline.ctc_transcriber import CtcTranscriber
+from sottovoce.offline.transcriber import SecondModel
+from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
@@ -22,22 +24,22 @@ from sottovoce.runtime.emissions import network_runtime
 from sottovoce.text.languages import LanguageChoice, language_codes
 
 if TYPE_CHECKING:
-    from sottovoce.audio.io import AudioSource
+    from sottovoce.alignment.forced import TextAligner
+    from sottovoce.audio.io import AudioSource, Recording
     from sottovoce.ctc.labels import LabelSource
     from sottovoce.decoding.decode import LanguageDetection
     from sottovoce.lm.grammar import Grammar
     from sottovoce.lm.rescoring import WordLanguageModel
     from sottovoce.models.dims import EncoderMode
     from sottovoce.offline.pipeline import LanguageSpan
-    from sottovoce.offline.transcriber import SecondModel
-    from sottovoce.options.decoding import DeferralOptions, VadStreamOptions
+    from sottovoce.options.decoding import VadStreamOptions
     from sottovoce.options.live import Captions, Finals, Switching
     from sottovoce.options.transcribe import AlignOptions, Speakers
     from sottovoce.runtime.calls import Runtime
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.live_session import LiveSession
     from sottovoce.streaming.options import StreamOptions
-    from sottovoce.types import Task, Transcript
+    from sottovoce.types import Task
 
 OF_WHISPER = ("initial_prompt", "max_context", "audio_ctx", "hallucination_silence_threshold")
 OF_ITS_DECODING = ("prompt", "prefix", "suppress_regex", "verbatim", "speaker_turns")
@@ -157,7 +159,10 @@ class CtcModel(Recogniser):
     ) -> CtcTranscriber:
         beam_size = options.decoding.beam_size or self.beam_size
         decoder = self._decoder(fusion, options.decoding.hotwords, beam_size)
-        return CtcTranscriber(runtime or self.runtime, self.network, decoder, options, second)
+        transcriber = CtcTranscriber(runtime or self.runtime, self.network, decoder, options, second)
+        if second is not None:
+            second.check(transcriber)
+        return transcriber
 
     def _decoder(self, fusion: LanguageModels | None, terms: str | None, beam_size: int) -> CtcDecoder:
         if fusion is None:
@@ -251,19 +256,18 @@ class CtcModel(Recogniser):
         fusion: LanguageModels | None = None,
         runtime: Runtime | None = None,
     ) -> SecondModel:
-        self._refuse("second model")
+        options = self.options(None, None, None, None, TranscribeOptions())
+        return SecondModel(self.transcriber(options, fusion, None, runtime), deferral or DeferralOptions())
 
-    def align(
-        self,
-        source: AudioSource,
-        text: str | Sequence[str] | Transcript,
-        *,
-        language: str | None = None,
-        options: AlignOptions | None = None,
-        sample_rate: int = 16_000,
-        on_progress: Callable[[float, float | None], None] | None = None,
-    ) -> Transcript:
-        self._refuse("align")
+    def _aligner(self, language: str | None, recording: Recording, options: AlignOptions) -> TextAligner:
+        from sottovoce.alignment.forced import ROUGH, CtcTimer, TextAligner, at_spaces
+
+        if options.method == "attention":
+            self._refuse("method 'attention'")
+        options_of_rough = replace(ROUGH, mode="seek")  # all of it is read
+        rough = self.transcriber(self.options(language, None, None, None, options_of_rough))
+        timer = CtcTimer(self.network, rough.decoder)
+        return TextAligner(timer, at_spaces, rough, rough.fixed_language, options)
 
     def detect_language(
         self, source: AudioSource, *, languages: str | Sequence[str] | None = None, sample_rate: int = 16_000

@@ -21,13 +21,14 @@ from sottovoce.offline.transcription import (
     UtteranceTranscription,
     transcribe_batch,
 )
-from sottovoce.options.transcribe import Speakers, TranscribeOptions, parse_speakers
+from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.calls import Runtime
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from sottovoce.alignment.forced import TextAligner
     from sottovoce.alignment.phrases import Match
     from sottovoce.audio.io import AudioSource
     from sottovoce.ctc.decoder import CtcDecoder
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.options.decoding import DeferralOptions, VadStreamOptions
     from sottovoce.options.live import Captions, Finals, LiveOptions, Switching
-    from sottovoce.options.transcribe import AlignOptions
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.live_session import LiveSession
     from sottovoce.streaming.options import SessionOptions, StreamOptions
@@ -308,7 +308,6 @@ class Recogniser(ABC):
         deferral: which speech is uncertain. fusion, runtime: of this model.
         """
 
-    @abstractmethod
     def align(
         self,
         source: AudioSource,
@@ -328,6 +327,18 @@ class Recogniser(ABC):
             AudioError: the recording cannot be read.
             OptionError: the text is not spoken there.
         """
+        from sottovoce.alignment.forced import lines_of
+
+        lines = lines_of(text)
+        with Recording(source, sample_rate=sample_rate) as recording:
+            known = text.language if isinstance(text, Transcript) else None
+            aligner = self._aligner(language or known or None, recording, options or AlignOptions())
+            segments, duration_s = aligner.segments(lines, recording, on_progress)
+        return Transcript(tuple(segments), aligner.language, duration_s, self.name)
+
+    @abstractmethod
+    def _aligner(self, language: str | None, recording: Recording, options: AlignOptions) -> TextAligner:
+        """Make the aligner of a text in a language; None: that of the recording."""
 
     def find(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from sottovoce.ctc.emissions import log_softmax
 from sottovoce.ctc.network import AcousticModel
 from sottovoce.errors import InputError, OptionError, SottovoceError
 from sottovoce.network_model import CtcModel
+from sottovoce.options.decoding import DeferralOptions
+from sottovoce.options.transcribe import AlignOptions
 from sottovoce.types import AudioChunk, Final, Partial, Transcript, Unstable
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
@@ -154,6 +157,10 @@ def test_options_of_recordings_apply(recording: np.ndarray) -> None:
             "initial_prompt",
         ),
         (lambda one: one.detect_language(np.zeros(9)), "detection of languages"),
+        (
+            lambda one: one.align(np.zeros(9), "a", options=AlignOptions(method="attention")),
+            "method 'attention'",
+        ),
         (lambda one: one.fusion(grammar="a.gbnf"), "grammar"),
         (lambda one: one.session(stream=sottovoce.StreamOptions(init_prompt="a")), "init_prompt"),
         (lambda one: one.session(stream=sottovoce.StreamOptions(eagerness="low")), "eagerness"),
@@ -180,6 +187,42 @@ def test_live_speech_has_the_words_of_the_recording(recording: np.ndarray) -> No
     assert any(isinstance(event, Unstable) and event.text for event in events)
     late = [event.emission_time - event.words[0].end for event in events if isinstance(event, Partial)]
     assert float(np.median(late)) < 2.0
+
+
+@pytest.mark.parametrize("labels", [LABELS, ["-", "▁a", "▁b", "b"], ["-", "x", "y", "|"]])
+def test_a_text_is_timed_where_the_search_reads_it(
+    recording: np.ndarray, tmp_path: Path, labels: list[str]
+) -> None:
+    """Spelled in letters, in pieces and by a lexicon; longer than a window of alignment."""
+    network = sottovoce.ctc_model(reads_levels, labels=labels, frame_s=0.02)
+    if "x" in labels:
+        spelled = [each for n in range(1, 5) for each in itertools.product("xy", repeat=n)]
+        lines = [f"{''.join(each).translate({120: 'ka', 121: 'o'})} {' '.join(each)}" for each in spelled]
+        (tmp_path / "words.txt").write_text("\n".join(lines))
+        network = network.with_language_models(lexicon=tmp_path / "words.txt")
+    samples = np.tile(recording, 2)
+    transcript = network.transcribe(samples).collect()
+    options = AlignOptions(keep_to_speech=False)
+    aligned = network.align(samples, transcript.text, options=options)
+    assert [word.word for word in aligned.words] == [word.word for word in transcript.words]
+    for ours, read in zip(aligned.words, transcript.words, strict=True):
+        assert ours.start == pytest.approx(read.start, abs=0.021)
+        assert ours.end == pytest.approx(read.end, abs=0.021)
+
+
+@pytest.mark.parametrize(("first", "second"), [("nano", "ctc:nano"), ("ctc:nano", "nano")])
+def test_uncertain_speech_is_read_by_a_model_of_another_kind(first: str, second: str) -> None:
+    always = DeferralOptions(min_avg_logprob=0.0)
+    drafts, reads = sottovoce.load_model(first), sottovoce.load_model(second)
+    transcription = drafts.transcribe(CLIP, language="en", second=reads.as_second(always))
+    assert transcription.text.split() == reads.transcribe(CLIP, language="en").text.split()
+    assert transcription.second_s > 0
+    assert {token for segment in transcription for token in segment.tokens} <= set(
+        transcription.collect().token_texts
+    )
+    german = sottovoce.ctc_model(reads_levels, labels=LABELS, frame_s=0.02, language="de").as_second()
+    with pytest.raises(OptionError, match="second model: reads 'de' alone"):
+        drafts.transcribe(CLIP, language="en", second=german)
 
 
 def test_characters_are_words_in_scripts_without_spaces(recording: np.ndarray) -> None:

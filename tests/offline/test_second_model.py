@@ -41,6 +41,14 @@ def in_order(*scripts: Script) -> Hear:
     return hear
 
 
+def second_of(
+    backend: FakeBackend, deferral: DeferralOptions = NEVER, speech_model: Loud | None = None
+) -> SecondModel:
+    tokenizer = Tokenizer.for_model(backend.dims.n_vocab)
+    reader = transcriber_for(DirectRuntime(backend), tokenizer, TranscribeOptions(), None)
+    return SecondModel(replace(reader, speech_model=speech_model), deferral)
+
+
 def run(
     source: Samples | io.BytesIO,
     first: FakeBackend,
@@ -48,11 +56,7 @@ def run(
     deferral: DeferralOptions = NEVER,
     options: TranscribeOptions = ENGLISH,
 ) -> tuple[list[Segment], FileTranscription]:
-    other = (
-        None
-        if second is None
-        else SecondModel(DirectRuntime(second), Tokenizer.for_model(second.dims.n_vocab), deferral)
-    )
+    other = None if second is None else second_of(second, deferral)
     with Recording(source) as recording:
         transcriber = transcriber_for(DirectRuntime(first), TOKENIZER, options, None, other)
         transcription = FileTranscription(transcriber, recording)
@@ -164,7 +168,7 @@ def test_speech_without_words_is_read_by_the_second() -> None:
     """The first model leaves out all that it reads; the second writes it."""
     samples = np.full(4 * 16000, 0.1, np.float32)
     second = FakeBackend(script(at(0), *[WORLD] * 12, at(4), at(4)))
-    other = SecondModel(DirectRuntime(second), TOKENIZER, NEVER)
+    other = second_of(second, speech_model=Loud())
     with Recording(samples) as recording:
         transcriber = transcriber_for(
             DirectRuntime(FakeBackend(Script())), TOKENIZER, replace(ENGLISH, read_again=True), None, other
@@ -179,7 +183,7 @@ def test_skipped_speech_that_the_second_does_not_read_is_reported() -> None:
     tokens = ((at(0), 0), (HELLO, 25), (at(4), 50), (at(4.04), 300), (WORLD, 325), (at(8), 350))
     said = Script(tuple(ScriptedToken(*each) for each in tokens), SECOND.languages)
     second = FakeBackend(SECOND)
-    other = SecondModel(DirectRuntime(second), TOKENIZER, NEVER)
+    other = second_of(second, speech_model=Loud())
     first = FakeBackend(in_order(said, Script()))
     with Recording(np.full(8 * 16000, 0.1, np.float32)) as recording:
         transcriber = transcriber_for(
@@ -192,14 +196,14 @@ def test_skipped_speech_that_the_second_does_not_read_is_reported() -> None:
 
 
 def test_it_goes_neither_with_clips_nor_on_from_one_model() -> None:
-    second = SecondModel(DirectRuntime(FakeBackend(SECOND)), TOKENIZER)
+    second = second_of(FakeBackend(SECOND))
     first = FakeBackend(PAIRS)
     with pytest.raises(OptionError, match="clip_timestamps: cannot be combined with a second model"):
         transcriber_for(
             DirectRuntime(first), TOKENIZER, replace(ENGLISH, clip_timestamps=(1.0, 2.0)), None, second
         )
-    english = SecondModel(DirectRuntime(FakeBackend(SECOND)), Tokenizer.for_model(51864))
-    with pytest.raises(OptionError, match="reads English alone; expected language 'en'"):
+    english = second_of(FakeBackend(Script(), dims=replace(FAKE_DIMS, n_vocab=51864)))
+    with pytest.raises(OptionError, match="reads 'en' alone; expected language 'en'"):
         transcriber_for(DirectRuntime(first), TOKENIZER, TranscribeOptions(), None, english)
     transcriber = transcriber_for(DirectRuntime(first), TOKENIZER, ENGLISH, None, second)
     point = ResumePoint(TranscriptionState(), (), True, None, SeekPlace(0, 0, 0.0, 0))

@@ -1,8 +1,8 @@
 """Forced alignment: finds the times of a given text's words in a recording.
 
 A long text is first located by the transcript to refine or a rough transcription, and cut into windows in the
-longest pauses. The words of each window are timed by the decoder's attention or the path of a CTC head, and
-moved to the speech by loudness.
+longest pauses. The words of each window are timed by the attention of Whisper's decoder or the path of a CTC
+network, and moved to the speech by loudness.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.io import Recording
-from sottovoce.audio.mel import MEL_FRAMES_PER_SECOND, RecordingFeatures
+from sottovoce.audio.mel import MELS_PER_FRAME, log_mel, window_features
 from sottovoce.audio.vad import SpeechSegment, speech_segments
-from sottovoce.ctc.align import align, token_times
-from sottovoce.ctc.labels import SEPARATORS
+from sottovoce.ctc.align import TokenTimes, align, token_times
+from sottovoce.ctc.decoder import CtcDecoder
+from sottovoce.ctc.labels import Labels, with_space
+from sottovoce.ctc.models import PhraseSpeller
+from sottovoce.ctc.network import AcousticModel
 from sottovoce.decoding.alignment import (
     TimedWord,
     WindowText,
@@ -32,25 +36,15 @@ from sottovoce.decoding.alignment import (
     usual_duration,
 )
 from sottovoce.errors import OptionError
-from sottovoce.models.backend import Backend, EncoderOutput
-from sottovoce.models.ctc_head import CtcHead
-from sottovoce.offline.pipeline import transcriber_for
+from sottovoce.models.backend import Backend
+from sottovoce.offline.transcriber import RecordingTranscriber
 from sottovoce.offline.transcription import FileTranscription
-from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions
+from sottovoce.options.decoding import FallbackOptions, VadOptions
 from sottovoce.options.transcribe import APPENDED, PREPENDED, AlignOptions, TranscribeOptions
-from sottovoce.runtime.calls import DirectRuntime
-from sottovoce.text.normalize import plain
+from sottovoce.text.normalize import BREAKABLE, plain
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.word_edits import equal_words
-from sottovoce.types import (
-    FRAMES_PER_SECOND,
-    SAMPLE_RATE,
-    AudioChunk,
-    Samples,
-    Segment,
-    Transcript,
-    Word,
-)
+from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples, Segment, Transcript, Word
 
 SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])(?=\S)")
 
@@ -106,16 +100,29 @@ def _sentences(row: str) -> Iterator[str]:
         yield row[start:].strip()
 
 
-def units_of(lines: Sequence[Line], tokenizer: Tokenizer) -> list[Unit]:
+Splitter: TypeAlias = Callable[[str], tuple[Sequence[str], Sequence[Sequence[int]]]]
+"""Splits a text into words and the tokens of each."""
+
+
+def units_of(lines: Sequence[Line], split: Splitter) -> list[Unit]:
     """Split lines into words and punctuation marks; characters in scripts without spaces."""
     units: list[Unit] = []
-    lead = " " if tokenizer.splits_on_spaces else ""
     for number, line in enumerate(lines):
-        words, tokens = tokenizer.split_to_word_tokens(tokenizer.encode(lead + line.text))
+        words, tokens = split(line.text)
         times = _times(line, words)
         for word, ids, span in zip(words, tokens, times, strict=True):
             units.append(Unit(number, word, tuple(ids), letters_of(word), span))
     return units
+
+
+def in_tokens(tokenizer: Tokenizer) -> Splitter:
+    lead = " " if tokenizer.splits_on_spaces else ""
+    return lambda text: tokenizer.split_to_word_tokens(tokenizer.encode(lead + text))
+
+
+def at_spaces(text: str) -> tuple[list[str], list[tuple[int, ...]]]:
+    words = BREAKABLE.findall(with_space(text))
+    return words, [()] * len(words)
 
 
 def _times(line: Line, words: Sequence[str]) -> Sequence[tuple[float, float] | None]:
@@ -149,16 +156,36 @@ def _time_at(spans: Sequence[tuple[float, float, int]], share: float) -> float:
 logger = logging.getLogger(__name__)
 
 
-def timed_by_attention(
-    backend: Backend, encoded: EncoderOutput, units: Sequence[Unit], tokenizer: Tokenizer
-) -> list[TimedWord]:
-    """Time every unit by cross-attention, in seconds of the window."""
-    tokens = tuple(token for unit in units for token in unit.tokens)
-    text = WindowText(tokenizer, tokens, 2 * encoded.n_content_frames[0])
-    words = align_windows(backend, encoded, [text])[0]
-    if [word.tokens for word in words] == [unit.tokens for unit in units]:
-        return words
-    return _regrouped(words, units)
+class WordTimer(Protocol):
+    """Times the words of a window."""
+
+    def check(self, units: Sequence[Unit]) -> None:
+        """Raises: OptionError for a text of which no word can be timed."""
+
+    def timed(self, samples: Samples, units: Sequence[Unit]) -> list[TimedWord]:
+        """Time every unit, in seconds of the window. Raises: OptionError for more text than fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTimer:
+    """Times words by the cross-attention of Whisper's decoder."""
+
+    backend: Backend
+    tokenizer: Tokenizer
+
+    def check(self, units: Sequence[Unit]) -> None:
+        """Any text has tokens."""
+
+    def timed(self, samples: Samples, units: Sequence[Unit]) -> list[TimedWord]:
+        dims = self.backend.dims
+        mel = log_mel(samples, dims.n_mels)
+        encoded = self.backend.encode(window_features([mel], MELS_PER_FRAME * dims.n_audio_ctx))
+        tokens = tuple(token for unit in units for token in unit.tokens)
+        text = WindowText(self.tokenizer, tokens, 2 * encoded.n_content_frames[0])
+        words = align_windows(self.backend, encoded, [text])[0]
+        if [word.tokens for word in words] == [unit.tokens for unit in units]:
+            return words
+        return _regrouped(words, units)
 
 
 def _regrouped(timed: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedWord]:
@@ -172,82 +199,70 @@ def _regrouped(timed: Sequence[TimedWord], units: Sequence[Unit]) -> list[TimedW
     return words
 
 
-class CtcAligner:
-    """Times words by the most probable path of a CTC head through the text; unknown letters are skipped."""
+class CtcTimer:
+    """Times words by the most probable path of a CTC network through the text.
 
-    def __init__(self, head: CtcHead) -> None:
-        self._head = head
-        self._ids = {name: i for i, name in enumerate(head.labels) if name and i != head.blank}
-        self._gap = next((self._ids[name] for name in SEPARATORS if name in self._ids), None)
+    Words of the decoder's lexicon have its first spelling, others their letters; letters without a label are
+    skipped.
+    """
 
-    def timed(self, encoded: EncoderOutput, units: Sequence[Unit]) -> list[TimedWord]:
-        """Time every unit, in seconds of the window.
+    def __init__(self, network: AcousticModel, decoder: CtcDecoder | None = None) -> None:
+        self._network, self._lexicon = network, None if decoder is None else decoder.lexicon
+        self._labels = Labels.of(network.labels.names, network.blank)
+        self._speller = PhraseSpeller(self._labels)
 
-        Raises: OptionError for more text than fits.
-        """
-        emissions = self._head.emissions_of(encoded)
-        n_frames = encoded.n_content_frames[0]
+    def timed(self, samples: Samples, units: Sequence[Unit]) -> list[TimedWord]:
+        rows = self._network.whole_emissions([AudioChunk(samples)])
         labels, owners = self._spelled(units)
         if not labels:
             return [TimedWord(unit.text, unit.tokens, 0.0, 0.0, 0.0) for unit in units]
         spans = align(
-            emissions.log_probs[:1, :n_frames],
-            np.array([n_frames]),
+            rows[None],
+            np.array([len(rows)]),
             np.array([labels]),
             np.array([len(labels)]),
             rows=np.array([0]),
-            blank=self._head.blank,
+            blank=self._labels.blank,
         )
         if not spans.score[0] > -1e9:
             raise OptionError(
-                f"text: expected what can be said in {n_frames / FRAMES_PER_SECOND:.1f} s, "
-                f"got {len(labels)} letters"
+                f"text: expected what can be said in {len(samples) / SAMPLE_RATE:.1f} s, "
+                f"got {len(labels)} labels"
             )
-        times = token_times(spans, [len(labels)])[0]
-        return _by_owner(units, owners, times.first, times.last, times.peak)
+        return _by_owner(units, owners, token_times(spans, [len(labels)])[0], self._network.frame_s)
 
     def check(self, units: Sequence[Unit]) -> None:
-        """Check that the head has a letter of the text.
-
-        Raises: OptionError.
-        """
         if not self._spelled(units)[0]:
-            letters = "".join(sorted(name for name in self._ids if name.isalpha() and len(name) == 1))
+            letters = sorted(name for name in self._labels.names if len(name) == 1 and name.isalpha())
             raise OptionError(
-                f"method 'ctc': expected a text in the letters of the model's head ({letters}), got none of "
-                "them; 'attention' aligns any text"
+                f"text: expected letters of {self._network.name} ({''.join(letters)}), got none of them"
             )
 
     def _spelled(self, units: Sequence[Unit]) -> tuple[list[int], list[int | None]]:
+        words = {unit.letters for unit in units}
+        listed = {} if self._lexicon is None else self._lexicon.spellings_of(words)
         labels: list[int] = []
         owners: list[int | None] = []
         for number, unit in enumerate(units):
-            ids = [self._ids[name] for letter in unit.letters if (name := self._name(letter)) is not None]
-            if ids and labels and self._gap is not None and unit.text[:1].isspace():
-                labels.append(self._gap)
+            ids = listed[unit.letters][0] if unit.letters in listed else self._speller.letters(unit.letters)
+            if ids and labels and self._labels.separator is not None and unit.text[:1].isspace():
+                labels.append(self._labels.separator)
                 owners.append(None)
             labels += ids
             owners += [number] * len(ids)
         return labels, owners
 
-    def _name(self, letter: str) -> str | None:
-        return next((name for name in (letter, letter.upper()) if name in self._ids), None)
-
 
 def _by_owner(
-    units: Sequence[Unit],
-    owners: Sequence[int | None],
-    first: Sequence[int],
-    last: Sequence[int],
-    peak: Sequence[float],
+    units: Sequence[Unit], owners: Sequence[int | None], times: TokenTimes, frame_s: float
 ) -> list[TimedWord]:
     words: list[TimedWord] = []
     at = 0.0
     for number, unit in enumerate(units):
-        frames = [i for i, owner in enumerate(owners) if owner == number]
-        if frames:
-            start, end = first[frames[0]] / FRAMES_PER_SECOND, (last[frames[-1]] + 1) / FRAMES_PER_SECOND
-            probability = math.exp(sum(peak[i] for i in frames) / len(frames))
+        labels = [i for i, owner in enumerate(owners) if owner == number]
+        if labels:
+            start, end = times.first[labels[0]] * frame_s, (times.last[labels[-1]] + 1) * frame_s
+            probability = math.exp(sum(times.peak[i] for i in labels) / len(labels))
         else:
             start, end, probability = at, at, 0.0
         words.append(TimedWord(unit.text, unit.tokens, start, end, probability))
@@ -326,12 +341,16 @@ NO_LEVELS: Levels = np.zeros(0, np.float32)
 
 
 class LevelMeter:
+    """Measures the levels of a recording that is read; n_samples: so far."""
+
     def __init__(self) -> None:
+        self.n_samples = 0
         self._found: list[Levels] = []
         self._rest: Samples = np.zeros(0, np.float32)
 
     def through(self, chunks: Iterable[AudioChunk]) -> Iterator[AudioChunk]:
         for chunk in chunks:
+            self.n_samples += len(chunk.samples)
             samples = np.concatenate([self._rest, chunk.samples])
             n_whole = len(samples) // STEP_SAMPLES * STEP_SAMPLES
             self._rest = samples[n_whole:]
@@ -492,8 +511,9 @@ def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
 SPEECH = VadOptions(min_silence_ms=100.0, speech_pad_ms=30.0)
 """Fine enough for the pauses between words."""
 SPEECH_MARGIN_S = 0.2
+LEAST_S = 0.02
+"""Shortest window: two log-mel frames."""
 ROUGH = TranscribeOptions(
-    decoding=DecodingOptions(),
     fallback=FallbackOptions(temperatures=(0.0,)),
     mode="vad",
     word_timestamps=True,
@@ -504,32 +524,42 @@ Progress = Callable[[float, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class TextAligner:
-    """Aligns texts with recordings, by a CTC head (`ctc`) or the decoder's attention.
+    """Aligns texts with recordings.
 
-    on_progress: called with the aligned and total seconds.
+    rough: transcribes a long recording, in which the text is located. language: a code, or "".
     """
 
-    backend: Backend
-    tokenizer: Tokenizer
+    timer: WordTimer
+    split: Splitter
+    rough: RecordingTranscriber
+    language: str
     options: AlignOptions
-    ctc: CtcAligner | None = None
-    on_progress: Progress | None = None
 
-    def segments(self, lines: Sequence[Line], recording: Recording) -> tuple[list[Segment], float]:
+    def segments(
+        self, lines: Sequence[Line], recording: Recording, on_progress: Progress | None = None
+    ) -> tuple[list[Segment], float]:
         """Return the lines as segments with word times, and the seconds of the recording.
+
+        on_progress: called with the aligned and total seconds.
 
         Raises: AudioError; OptionError for a text that does not occur, or that the model cannot align.
         """
-        units = units_of(lines, self.tokenizer)
-        if self.ctc is not None:
-            self.ctc.check(units)
-        with RecordingFeatures(recording, self.backend.dims.n_mels) as features:
-            duration_s = features.duration_s or 0.0
-            if (features.n_frames or 0) < 2:
-                raise OptionError(f"{recording.name}: expected a recording to align the text with, got none")
-            speech, levels = self._speech(recording) if self.options.keep_to_speech else ([], NO_LEVELS)
-            windows = [trimmed(window, speech) for window in self._windows(units, recording, duration_s)]
-            words = [word for window in windows for word in self._window(window, units, features, duration_s)]
+        units = units_of(lines, self.split)
+        self.timer.check(units)
+        meter = LevelMeter()
+        with recording.open() as reader:
+            speech = speech_segments(meter.through(reader), SPEECH)
+        levels, duration_s = meter.levels, meter.n_samples / SAMPLE_RATE
+        if duration_s < LEAST_S:
+            raise OptionError(f"{recording.name}: expected a recording to align the text with, got none")
+        if not self.options.keep_to_speech:
+            speech, levels = [], NO_LEVELS
+        speech = at_loud_bounds(speech, levels)
+        words: list[TimedWord] = []
+        for window in self._windows(units, recording, duration_s):
+            words += self._window(trimmed(window, speech), units, recording, duration_s)
+            if on_progress is not None:
+                on_progress(window.end_s, duration_s)
         words = at_quiet_bounds(move_to_speech(words, speech), levels)
         warn_if_unlikely(words, recording.name)
         return list(self._lines(lines, units, in_order(words))), duration_s
@@ -543,9 +573,11 @@ class TextAligner:
         return plan_windows(units, self._rough_times(units, recording), duration_s)
 
     def _rough_times(self, units: Sequence[Unit], recording: Recording) -> list[Span | None]:
-        words = [(word, key) for word in self._rough(recording) if (key := letters_of(word.word))]
+        segments = FileTranscription(self.rough, recording, keeps_open=True)
+        words = [word for segment in segments for word in segment.words or ()]
+        keyed = [(word, key) for word in words if (key := letters_of(word.word))]
         given = [i for i, unit in enumerate(units) if unit.letters]
-        pairs = equal_words([units[i].letters for i in given], [key for _, key in words])
+        pairs = equal_words([units[i].letters for i in given], [key for _, key in keyed])
         n_found = sum(pair is not None for pair in pairs)
         if n_found < max(1.0, self.options.least_found * len(given)):
             raise OptionError(
@@ -555,39 +587,18 @@ class TextAligner:
         known: list[Span | None] = [None] * len(units)
         for unit, pair in zip(given, pairs, strict=True):
             if pair is not None:
-                known[unit] = (words[pair][0].start, words[pair][0].end)
+                known[unit] = (keyed[pair][0].start, keyed[pair][0].end)
         return known
 
-    def _rough(self, recording: Recording) -> Iterator[Word]:
-        decoding = replace(ROUGH.decoding, language=self.tokenizer.language)
-        transcriber = transcriber_for(
-            DirectRuntime(self.backend), self.tokenizer, replace(ROUGH, decoding=decoding), None
-        )
-        for segment in FileTranscription(transcriber, recording, keeps_open=True):
-            yield from segment.words or ()
-
     def _window(
-        self, window: AlignWindow, units: Sequence[Unit], features: RecordingFeatures, duration_s: float
+        self, window: AlignWindow, units: Sequence[Unit], recording: Recording, duration_s: float
     ) -> list[TimedWord]:
-        first_frame = int(window.start_s * MEL_FRAMES_PER_SECOND)
-        end_frame = max(first_frame + 2, int(window.end_s * MEL_FRAMES_PER_SECOND))
-        features.drop_before(first_frame)
-        mel = features.window(first_frame, end_frame, n_frames=2 * self.backend.dims.n_audio_ctx)
-        encoded = self.backend.encode(mel)
-        of_window = units[window.first : window.end]
-        if self.ctc is not None:
-            words = self.ctc.timed(encoded, of_window)
-        else:
-            words = timed_by_attention(self.backend, encoded, of_window, self.tokenizer)
-        if self.on_progress is not None:
-            self.on_progress(window.end_s, duration_s)
-        return [shifted(word, first_frame / MEL_FRAMES_PER_SECOND) for word in words]
-
-    def _speech(self, recording: Recording) -> tuple[list[SpeechSegment], Levels]:
-        meter = LevelMeter()
-        with recording.open() as reader:
-            speech = speech_segments(meter.through(reader), SPEECH)
-        return at_loud_bounds(speech, meter.levels), meter.levels
+        start_s = min(window.start_s, duration_s - LEAST_S) // STEP_S * STEP_S
+        end_s = max(window.end_s, start_s + LEAST_S)
+        samples = recording.part(start_s, end_s - start_s).beginning(end_s - start_s)
+        return [
+            shifted(word, start_s) for word in self.timer.timed(samples, units[window.first : window.end])
+        ]
 
     def _lines(
         self, lines: Sequence[Line], units: Sequence[Unit], words: Sequence[TimedWord]
@@ -600,8 +611,7 @@ class TextAligner:
             yield self._segment(number, lines[number], merged)
 
     def _segment(self, number: int, line: Line, words: Sequence[TimedWord]) -> Segment:
-        language = self.tokenizer.language or "en"
-        old = line.segment or Segment(number, 0.0, 0.0, line.text, language)
+        old = line.segment or Segment(number, 0.0, 0.0, line.text, self.language)
         placed = tuple(
             Word(
                 word.word,

@@ -103,6 +103,12 @@ class PhraseSpeller:
             spelled[tuple(itertools.chain.from_iterable(apart))[len(between) :]] = None
         return list(spelled)
 
+    def letters(self, text: str) -> tuple[int, ...]:
+        """Return the labels that spell a text less the letters that no label has."""
+        known = (next((form for form in self.folded(each) if form in self._characters), "") for each in text)
+        spelled = "".join(known)
+        return next(iter(self.segmentations(spelled)), ()) if spelled else ()
+
     def cased(self, text: str) -> str:
         return composed(self._case(text))
 

@@ -34,7 +34,6 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import RunOnHost, Runtime
 from sottovoce.runtime.emissions import EmissionsCall
 from sottovoce.text.languages import CLOSING_MARKS, SENTENCE_ENDS
-from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Floats, Segment, Word
 
 PAUSE_S = VadStreamOptions().hangover_ms / 1000
@@ -82,6 +81,7 @@ class CtcTranscriber(RecordingTranscriber):
     options: TranscribeOptions
     second: SecondModel | None = None
     speech_model: SpeechModel | None = None
+    tokenizer: None = None
 
     @property
     def fixed_language(self) -> str:
@@ -92,13 +92,6 @@ class CtcTranscriber(RecordingTranscriber):
 
     def with_options(self, options: TranscribeOptions, second: SecondModel | None) -> CtcTranscriber:
         return replace(self, options=options, second=second)
-
-    def token_text(self, token: int) -> str:
-        return ""
-
-    def in_its_tokens(self, segment: Segment, others: Tokenizer) -> Segment:
-        words = segment.words and tuple(replace(word, tokens=()) for word in segment.words)
-        return replace(segment, tokens=(), words=words)
 
     def transcribe(
         self, recording: Recording, state: TranscriptionState, resume: ResumePoint | None = None

@@ -414,16 +414,6 @@ class WhisperTranscriber(Transcriber, RecordingTranscriber):
     ) -> Segments:
         return transcribe_recording(self, recording, state, resume)
 
-    def token_text(self, token: int) -> str:
-        return self.tokenizer.token_text(token)
-
-    def in_its_tokens(self, segment: Segment, others: Tokenizer) -> Segment:
-        tokenizer = self.tokenizer_of(segment.language)
-        if tokenizer.timestamp_begin == others.timestamp_begin:
-            return segment
-        words = segment.words and tuple(replace(word, tokens=()) for word in segment.words)
-        return replace(segment, tokens=tuple(tokenizer.encode(segment.text)), words=words)
-
     def with_runtime(self, runtime: Runtime) -> WhisperTranscriber:
         return replace(self, runtime=runtime)
 
@@ -450,10 +440,8 @@ def transcriber_for(
         raise OptionError(f"audio_ctx: expected at most {most}, the model's, got {options.audio_ctx}")
     transcriber = WhisperTranscriber(runtime, tokenizer, options, fusion, second)
     transcriber.tokenizer_of(transcriber.fixed_language or "en")
-    if second is not None and options.clip_timestamps:
-        raise OptionError("clip_timestamps: cannot be combined with a second model")
-    if second is not None and not second.tokenizer.is_multilingual and transcriber.fixed_language != "en":
-        raise OptionError("second model: reads English alone; expected language 'en'")
+    if second is not None:
+        second.check(transcriber)
     return transcriber
 
 

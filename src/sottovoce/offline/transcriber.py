@@ -23,6 +23,7 @@ from sottovoce.decoding.decode import (
     opening_tokens,
 )
 from sottovoce.decoding.search import Fusion
+from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderOutput, IncrementalWindow
 from sottovoce.models.dims import EncoderMode
 from sottovoce.offline.resume import ResumePoint, TranscriptionState
@@ -59,10 +60,12 @@ Segments: TypeAlias = Generator[Segment, None, None]
 class RecordingTranscriber(ABC):
     """A model of any kind with the options of a transcription.
 
-    second: transcribes speech of which this one is uncertain. speech_model: None: Silero.
+    tokenizer: None: its segments have no tokens. second: transcribes speech of which this one is uncertain.
+    speech_model: None: Silero.
     """
 
     runtime: Runtime
+    tokenizer: Tokenizer | None
     options: TranscribeOptions
     second: SecondModel | None
     speech_model: SpeechModel | None
@@ -81,13 +84,6 @@ class RecordingTranscriber(ABC):
         Raises:
             AudioError: the recording cannot be read, or ends before the requested part.
         """
-
-    @abstractmethod
-    def token_text(self, token: int) -> str: ...
-
-    @abstractmethod
-    def in_its_tokens(self, segment: Segment, others: Tokenizer) -> Segment:
-        """Return a segment of a second model, whose tokens are those of `others`, with tokens of this one."""
 
     @abstractmethod
     def with_runtime(self, runtime: Runtime) -> Self: ...
@@ -197,12 +193,40 @@ class WindowRequest:
 
 @dataclass(frozen=True, slots=True)
 class SecondModel:
-    """A model for the segments of which another is uncertain."""
+    """A model for the segments of which another is uncertain.
 
-    runtime: Runtime
-    tokenizer: Tokenizer
+    transcriber: it has the options of the other, except for those that another kind of model does not have.
+    """
+
+    transcriber: RecordingTranscriber
     deferral: DeferralOptions = field(default_factory=DeferralOptions)
-    fusion: Fusion | None = None
+
+    def with_runtime(self, runtime: Runtime) -> SecondModel:
+        return replace(self, transcriber=self.transcriber.with_runtime(runtime))
+
+    def check(self, first: RecordingTranscriber) -> None:
+        """Raises: OptionError if the first model reads clips, or languages that the second does not read."""
+        if first.options.clip_timestamps:
+            raise OptionError("clip_timestamps: cannot be combined with a second model")
+        language = self.transcriber.fixed_language
+        if language and first.fixed_language != language:
+            raise OptionError(f"second model: reads '{language}' alone; expected language '{language}'")
+
+    def with_options_of(self, first: RecordingTranscriber, language: str | None) -> RecordingTranscriber:
+        """Return the transcriber of uncertain speech in a language; None: those of the first model."""
+        options, ours = first.options, self.transcriber
+        decoding = replace(options.decoding, prefix=None)
+        if (first.tokenizer is None) != (ours.tokenizer is None):
+            decoding = replace(decoding, beam_size=ours.options.decoding.beam_size)
+            options = replace(
+                options,
+                read_again=ours.options.read_again,
+                follow_languages=ours.options.follow_languages,
+            )
+        if language:
+            decoding = replace(decoding, language=language, allowed_languages=())
+            options = replace(options, follow_languages=None)
+        return ours.with_options(replace(options, decoding=decoding), None)
 
 
 @dataclass(frozen=True, slots=True)

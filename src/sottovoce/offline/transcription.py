@@ -40,6 +40,7 @@ from sottovoce.speakers.diarize import ChannelDiarizer, make_diarizer
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 from sottovoce.text.filters import NUMERAL_LANGUAGES
+from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment, Span, Transcript, Turn, Word
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class FileTranscription(Iterator[Segment]):
         second = transcriber.second
         observed = transcriber.with_runtime(self._observed(transcriber.runtime)).with_options(
             replace(options, offset_s=0.0, duration_s=None),
-            None if second is None else replace(second, runtime=self._observed(second.runtime)),
+            None if second is None else second.with_runtime(self._observed(second.transcriber.runtime)),
         )
         self._generator = _segments(observed, self._part or recording, self._state, resume)
 
@@ -200,7 +201,8 @@ class FileTranscription(Iterator[Segment]):
         """
         for _ in self:
             pass
-        text = self._transcriber.token_text
+        tokens = {token for segment in self._segments for token in segment.tokens}
+        tokenizer = self._transcriber.tokenizer
         return Transcript(
             segments=self.segments,
             language=self.language or "",
@@ -210,7 +212,7 @@ class FileTranscription(Iterator[Segment]):
             language_probabilities=self.language_probabilities,
             turns=self.turns,
             unread=self.unread,
-            token_texts={token: text(token) for segment in self._segments for token in segment.tokens},
+            token_texts={} if tokenizer is None else {each: tokenizer.token_text(each) for each in tokens},
         )
 
     @property
@@ -466,23 +468,22 @@ class _Draft:
         return self._read_by_second(start_s, end_s, language)
 
     def _read_by_second(self, start_s: float, end_s: float, language: str | None) -> list[Segment]:
-        second, options = self.second, self.first.options
-        decoding = replace(options.decoding, prefix=None)
-        if language is not None:
-            decoding = replace(decoding, language=language, allowed_languages=())
-            options = replace(options, follow_languages=None)
-        options = replace(options, decoding=decoding)
-        reader = WhisperTranscriber(
-            second.runtime, second.tokenizer, options, second.fusion, speech_model=self.first.speech_model
-        )
+        reader = self.second.with_options_of(self.first, language)
         state, part = TranscriptionState(language=language), self._recording.part(start_s, end_s - start_s)
         with closing(reader.transcribe(part, state)) as segments:
             segments_again = list(segments)
         self.state.skipped += tuple((start_s + start, start_s + end) for start, end in state.skipped)
-        return [
-            self.first.in_its_tokens(segment_moved(segment, start_s), second.tokenizer)
-            for segment in segments_again
-        ]
+        tokenizers = self.first.tokenizer, reader.tokenizer
+        return [_in_tokens(segment_moved(segment, start_s), *tokenizers) for segment in segments_again]
+
+
+def _in_tokens(segment: Segment, ours: Tokenizer | None, others: Tokenizer | None) -> Segment:
+    """Return a segment, which has tokens of `others`, with those of `ours`; None: without tokens."""
+    if ours is not None and others is not None and ours.timestamp_begin == others.timestamp_begin:
+        return segment
+    tokens = () if ours is None else tuple(ours.encode(segment.text))
+    words = segment.words and tuple(replace(word, tokens=()) for word in segment.words)
+    return replace(segment, tokens=tokens, words=words)
 
 
 def in_style(

@@ -473,9 +473,12 @@ AlignMethod: TypeAlias = Literal["attention", "ctc"]
 class AlignOptions:
     """Options of forced alignment. Raises: OptionError."""
 
-    method: AlignMethod = Option(
-        "attention of the decoder, or the model's CTC head.", group="Alignment", choices=("attention", "ctc")
-    ).as_field("attention")
+    method: AlignMethod | None = Option(
+        "attention of Whisper's decoder, or ctc, for Whisper by its CTC head.",
+        group="Alignment",
+        choices=("attention", "ctc"),
+        unset="attention; CTC networks ctc",
+    ).as_field(None)
     keep_to_speech: bool = Option(
         "Move word bounds out of silence to the nearest speech.", group="Alignment", switch=True
     ).as_field(True)

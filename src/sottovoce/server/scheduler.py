@@ -667,12 +667,12 @@ class Scheduler:
         return FileJob(self.worker, calls, transcription, prompt, caller)
 
     def _can_retry(self, second: Scheduler, request: TranscriptionRequest) -> bool:
-        """A second model cannot read clips, and an English-only one only English."""
+        """A second model cannot read clips, and that of a single language only this."""
         if request.options.clip_timestamps:
             return False
         chosen = self.model.options(list(request.languages) or None, None, None, None, request.options)
-        is_english = chosen.decoding.language == "en"
-        return second.model.can_detect_languages or is_english
+        languages = second.model.languages
+        return len(languages) > 1 or chosen.decoding.language in languages
 
     def close(self) -> None:
         self.worker.close()

@@ -100,7 +100,8 @@ def _forms(letter: str) -> tuple[str, ...]:
     return tuple(sorted(dict.fromkeys(forms), key=len))
 
 
-_BREAKABLE = re.compile(rf"\s*(?:[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+)")
+BREAKABLE = re.compile(rf"\s*(?:[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+)")
+"""Text between places where a line may break: words, and characters in scripts without spaces."""
 
 
 def width(text: str) -> int:
@@ -151,7 +152,7 @@ def _may_break(before: str, after: str) -> bool:
 def shared_out(text: str, widths: Sequence[int]) -> list[list[str]]:
     """Divide a text at its words into parts with widths in proportion to `widths`; a part may be empty."""
     parts: list[list[str]] = [[] for _ in widths]
-    letters = _BREAKABLE.findall(" ".join(text.splitlines()).strip())
+    letters = BREAKABLE.findall(" ".join(text.splitlines()).strip())
     pieces = ["".join(group) for group in unbreakable(letters, str)]
     ends = list(itertools.accumulate(widths))
     total, done = max(1, width("".join(pieces))), 0
