@@ -1,11 +1,8 @@
 """A phoneme network from sound to words: whole clips, windows, files and live.
 
-    pip download --no-deps hama==1.3.13 && unzip hama-1.3.13-py3-none-any.whl     # the last with an ONNX file
-    python -m benchmarks.ctc.network hama.toml ../shared          # development clips
-    python -m benchmarks.ctc.network hama.toml ../shared test     # another reader
-
-hama.toml describes `asr_waveform_fp16.onnx` (docs/guides/ctc-model.md); its labels are those of
-../shared/ctc/phonemes/dev.npz, the last one the blank.
+python -m recipes.phonemes model work                                 # the network of the package hama
+python -m benchmarks.ctc.network work/network.toml ../shared          # development clips
+python -m benchmarks.ctc.network work/network.toml ../shared test     # another reader
 """
 
 from __future__ import annotations

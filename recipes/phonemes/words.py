@@ -1,4 +1,5 @@
-"""A lexicon and a bigram of English from packages: pronunciations of `hama`, counts of `wordsegment`.
+"""The network of the package `hama`, with a lexicon and a bigram of English: pronunciations of `hama`, counts
+of `wordsegment`.
 
 The lexicon has to be what the network was taught: `hama` learned the output of its own pronunciation model
 ("of" is `ɔ f`), so that this model spells the words.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -20,6 +22,17 @@ _NO_WORDS = frozenset("bcdefghjklmnpqrstuvwxyz")
 """Single letters that Google's counts are full of."""
 _SENTENCE_WORDS = 20
 """Words of a sentence, for the probability of its end, which the counts do not have."""
+
+
+def copy_network(folder: Path) -> None:
+    """Copy the network, its description and its labels. Raises: ImportError without `hama`."""
+    package = importlib.import_module("hama")
+    names = {"<wb>": "|", " ": "<space>"}  # a space of written Korean, which is no end of a word
+    labels = [names.get(label, label) for label in package.ASRModel().decoder_tokens]
+    (folder / "labels.txt").write_text("\n".join(labels) + "\n", encoding="utf-8")
+    network = Path(str(package.__file__)).with_name("assets") / "asr_waveform_fp16.onnx"
+    for file in (network, Path(__file__).with_name("network.toml")):
+        shutil.copy(file, folder)
 
 
 def frequent_words(n_words: int, also: Collection[str] = ()) -> dict[str, int]:

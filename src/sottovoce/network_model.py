@@ -53,7 +53,8 @@ MOST_DECODERS = 4
 class CtcModel(Recogniser):
     """A CTC network with a search; made by `load_model` or `ctc_model`.
 
-    config: language models and options of the search, which arguments of `fusion` and `decoder` replace.
+    config: language models and options of the search, which arguments of `fusion` and `decoder` replace;
+    None: those that the file of the network names.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class CtcModel(Recogniser):
         self.name = network.name
         self.languages = (network.language,) if network.language else language_codes()
         self.runtime = network_runtime()
-        self.config = config or DecoderConfig()
+        if config is None:
+            config = DecoderConfig() if network.decoder is None else read_config(network.decoder)
+        self.config = config
         self._models: dict[str | Path, Any] = {}
         self._decoders: dict[str, CtcDecoder] = {}
 

@@ -302,12 +302,18 @@ def test_an_onnx_file_is_read_as_its_description_says(onnx: Path) -> None:
     np.testing.assert_allclose(ours, logits.log_softmax(dim=1).numpy(), atol=1e-5)
 
 
-def test_the_command_reads_recordings(onnx: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reads_recordings_with_the_decoder_of_the_network(
+    onnx: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (onnx.parent / "words.txt").write_text("b\nab\n")
+    (onnx.parent / "decoder.toml").write_text('lexicon = "words.txt"')
+    onnx.write_text(f'{ONNX}decoder = "decoder.toml"')
     assert run(["ctc", str(CLIP), "--model", str(onnx), "--beam-size", "4"]) == 0
     line = json.loads(capsys.readouterr().out)
     model = sottovoce.load_model(onnx)
     transcript = model.transcribe(CLIP, beam_size=4).collect()
     assert line["text"] == transcript.text
+    assert set(transcript.text.split()) <= {"b", "ab"}
     assert line["words"][-1]["end"] == pytest.approx(transcript.words[-1].end, abs=1e-3)
 
 

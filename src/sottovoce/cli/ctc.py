@@ -339,19 +339,22 @@ class Utterances:
 
         if isinstance(priors := typed.get("label_priors"), Path):
             typed = {**typed, "label_priors": read_priors(priors)}
-        config = changed(DecoderConfig() if options.config is None else read_config(options.config), typed)
         if options.threads is not None:
             set_threads(options.threads)
         if options.device != "cpu":
             from sottovoce.models.devices import choose_device
 
             choose_device(options.device)
+        network, file = None, options.config
         if options.model is not None:
             from sottovoce.api import load_model
             from sottovoce.models.devices import has_torch
 
             # Weights and penalties of heads were tuned on the states of PyTorch's encoder.
             network = load_model(options.model, backend="torch" if has_torch() else "auto").network
+            file = file or network.decoder
+        config = changed(DecoderConfig() if file is None else read_config(file), typed)
+        if network is not None:
             config = replace(config, options=replace(config.options, frame_s=network.frame_s))
             return cls(options, config, network, LabelList(network.labels.names, network.blank))
         if config.labels is None:

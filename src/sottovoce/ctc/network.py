@@ -52,6 +52,7 @@ class AcousticModel:
     log_probs: see `LogProbs`. labels: names of its outputs, and the index of the blank; None: the likeliest
     label in silence. frame_s: seconds a frame. longest_s: of a window. context_s: on both sides of the frames
     that are used; None: a sixth of a window. language: a code, or "". n_bytes: of its weights, if known.
+    decoder: a `decoder.toml` of its language models, or None.
 
     Raises:
         OptionError: a duration that is not above 0, or windows that are all context.
@@ -65,6 +66,7 @@ class AcousticModel:
     language: str = ""
     name: str = "network"
     n_bytes: int = 0
+    decoder: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("frame_s", "longest_s"):
@@ -259,9 +261,9 @@ def together(run: Callable[[Samples], Floats]) -> LogProbs:
 class OnnxDescription(msgspec.Struct, forbid_unknown_fields=True):
     """A TOML file of an ONNX network that takes samples (B, n) float32 at 16 kHz.
 
-    model, labels: files next to it; labels also a list. samples, lengths: names of the inputs; lengths (B,)
-    int64 may be left out. output: (B, T, V), log-probabilities, or logits. n_frames: of the output that holds
-    (B,) frames, if there is one. B is 1 if the file says so.
+    model, labels, decoder: files next to it; labels also a list. samples, lengths: names of inputs; lengths
+    (B,) int64 may be left out. output: (B, T, V), log-probabilities, or logits. n_frames: of the output that
+    holds (B,) frames, if there is one. B is 1 if the file says so. The others are fields of `AcousticModel`.
     """
 
     model: str
@@ -276,6 +278,7 @@ class OnnxDescription(msgspec.Struct, forbid_unknown_fields=True):
     longest_s: float = LONGEST_S
     context_s: float | None = None
     language: str = ""
+    decoder: str | None = None
 
 
 def _onnx_network(path: Path) -> AcousticModel:
@@ -321,6 +324,7 @@ def _onnx_network(path: Path) -> AcousticModel:
         about.language,
         path.stem,
         file.stat().st_size,
+        None if about.decoder is None else path.parent / about.decoder,
     )
 
 
