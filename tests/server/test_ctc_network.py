@@ -1,7 +1,8 @@
-"""A CTC network behind the APIs: OpenAI's and Deepgram's own clients, and the socket of the page."""
+"""A CTC network behind the APIs, by the clients of OpenAI, Deepgram and Wyoming, and the socket of the page."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from openai import BadRequestError, OpenAI
 
 from sottovoce.api import load_model
 from sottovoce.network_model import CtcModel
+from sottovoce.server.settings import Listening
 from sottovoce.types import Partial
 from tests.server.conversation import exchanged
 from tests.server.servers import CLIPS, ServerThread, serving
@@ -29,7 +31,7 @@ def model() -> CtcModel:
 
 @pytest.fixture(scope="module")
 def server(model: CtcModel) -> Iterator[ServerThread]:
-    with serving(model) as running:
+    with serving(model, wyoming=Listening("127.0.0.1", 0)) as running:
         yield running
 
 
@@ -61,3 +63,15 @@ def test_live_words_are_those_of_a_session(model: CtcModel, server: ServerThread
     results = [message for message in heard_by_client(server, audio) if message.type == "Results"]
     texts = [result.channel.alternatives[0].transcript for result in results if result.is_final]
     assert " ".join(texts).lower().split() == "".join(expected).lower().split()
+
+
+def test_wyoming_client_gets_the_text_of_the_library(model: CtcModel, server: ServerThread) -> None:
+    pytest.importorskip("wyoming", reason="wyoming is not installed")
+    from tests.server.test_wyoming import text_of
+
+    audio = pcm_of(CLIPS / "en.flac")
+    answers = asyncio.run(text_of(server, audio, language="en"))
+    samples = np.frombuffer(audio, "<i2").astype(np.float32) / 2**15
+    expected = model.transcribe(samples, language="en").text
+    kind, said = answers[-1]
+    assert (kind, said["text"], said["language"]) == ("transcript", expected.strip(), "en")
