@@ -5,7 +5,8 @@
 Clips: recordings of people whose text is known, of the part that reports (`harness.clips`): base's head was
 not trained on them. Weights are chosen, for each model, on the clips that `recipes.ctc_head` held out of its
 training (nano has heard those). The language models are trained here, per language, on text that holds no
-sentence of any of these clips: a trigram, and a lexicon of its words and the 20 000 most used ones.
+sentence of any of these clips: a trigram, and a lexicon of its words and the 20 000 most used ones. "file"
+and "live" are the head as a model, with the trigram: `transcribe`, and sessions.
 
 Prints letters and words wrong of every set, words also with a bootstrap 95 % interval over all clips; then
 one JSON line.
@@ -17,7 +18,7 @@ import itertools
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -36,11 +37,16 @@ from benchmarks.harness import clips as human_clips
 from benchmarks.harness.report import benchmark_parser, show_heads, show_json, show_row
 from recipes.ctc_head.material import human_clips_of, is_spelt
 from sottovoce.api import Model, load_model
+from sottovoce.audio.io import load_audio
 from sottovoce.cli.ctc import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.emissions import batch_of
+from sottovoce.ctc.options import CtcOptions, DecoderConfig
+from sottovoce.evaluation.latency import run_live
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.ngram import NgramModel
+from sottovoce.network_model import CtcModel
+from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import Hypothesis
 
 LANGUAGES = ("en", "de", "es", "fr")
@@ -92,6 +98,7 @@ class Texts:
     """The language models of each language, of text without any sentence of the clips."""
 
     def __init__(self, data: Path, folder: Path, clips: Sequence[Said], letters: str) -> None:
+        self.files: dict[str, Path] = {}
         self.ngrams: dict[str, NgramModel] = {}
         self.words: dict[str, list[str]] = {}
         languages = list(dict.fromkeys(clip.language for clip in clips))
@@ -99,7 +106,7 @@ class Texts:
             spoken = {clip.text for clip in clips if clip.language == language}
             texts = self.read(data, language, letters, spoken)
             frequent = frequencies(data, language, letters, 20_000)
-            path = folder / f"{language}.arpa"
+            path = self.files[language] = folder / f"{language}.arpa"
             write_ngrams(texts, path, frequent=frequent)
             self.ngrams[language] = NgramModel.load(path)
             self.words[language] = list(
@@ -124,11 +131,11 @@ class Bench:
     ) -> None:
         """weights: pairs of lm_weight and word_score to choose among."""
         assert model.ctc_head is not None
-        self._weights = weights
+        self._weights, self._network = weights, model.network
         self.dev, self.test, self._texts = dev, test, texts
         self._labels, self._blank = list(model.ctc_head.labels), model.ctc_head.blank
         self._emissions = {
-            clip.path: recorded_emissions(clip.path, model.network).values for clip in (*dev, *test)
+            clip.path: recorded_emissions(clip.path, self._network).values for clip in (*dev, *test)
         }
         self.chosen: dict[str, dict[str, float]] = {}
         self._trees: dict[tuple[str, bool], Lexicon] = {}
@@ -139,6 +146,16 @@ class Bench:
         yield f"beam {BEAM}", _best(self._decoded(plain, self.test))
         yield "+ n-gram", self._tuned("n-gram", lexicon=False)
         yield "+ lexicon", self._tuned("lexicon", lexicon=True)
+        fusion = CtcFusionOptions(**self.chosen["n-gram"], unknown_score=UNKNOWN_SCORE)
+        models = {
+            language: CtcModel(
+                self._network,
+                config=DecoderConfig(lm=path, fusion=fusion, options=CtcOptions(beam_size=BEAM)),
+            )
+            for language, path in self._texts.files.items()
+        }
+        yield "file", [models[clip.language].transcribe(clip.path).text for clip in self.test]
+        yield "live", [live_text(models[clip.language], clip.path) for clip in self.test]
 
     def _decoder(
         self, language: str, fusion: CtcFusionOptions | None = None, *, lm: bool = True, lexicon: bool = False
@@ -184,6 +201,11 @@ class Bench:
         best = min(pairs, key=lambda pair: rates.get(pair, 0.0))
         self.chosen[name] = {"lm_weight": best[0], "word_score": best[1]}
         return _best(self._listed(best, self.test, lexicon=lexicon))
+
+
+def live_text(model: CtcModel, path: Path) -> str:
+    stream = StreamOptions()
+    return run_live(model.session(stream=stream), load_audio(path), chunk_s=stream.chunk_s).text
 
 
 def _best(lists: Sequence[Sequence[Hypothesis]]) -> list[str]:

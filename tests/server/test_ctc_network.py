@@ -1,4 +1,4 @@
-"""A CTC network behind the APIs, by the clients of OpenAI, Deepgram and Wyoming, and the socket of the page."""
+"""A CTC network behind the APIs: the clients of OpenAI, Deepgram and Wyoming, and the socket of the page."""
 
 from __future__ import annotations
 
