@@ -328,32 +328,50 @@ def saved(kind: str, folder: Path) -> Path:
         "intermediate_size": 16,
     }
     torch.manual_seed(0)
-    if kind == "Parakeet":
+    convolutions = {
+        "num_conv_pos_embedding_groups": 2,
+        "num_conv_pos_embeddings": 8,
+        "conv_dim": (16, 16),
+        "conv_stride": (20, 16),
+        "conv_kernel": (25, 16),
+    }
+    if kind in ("Parakeet", "GraniteSpeech5", "OmniASR"):
         tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
         pieces = ["<unk>", "▁the", "▁a", *"etaonis", "<pad>"]
-        encoder = transformers.ParakeetEncoderConfig(**small, subsampling_conv_channels=16, num_mel_bins=80)
-        config = transformers.ParakeetCTCConfig(
-            vocab_size=len(pieces), encoder_config=encoder, pad_token_id=len(pieces) - 1
-        )
+        sizes = {"vocab_size": len(pieces), "pad_token_id": len(pieces) - 1}
         vocabulary = {piece: i for i, piece in enumerate(pieces)}
         unigram = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="<unk>"))
         tokenizer = transformers.ParakeetTokenizer(
             tokenizer_object=unigram, pad_token="<pad>", unk_token="<unk>"
         )
-        extractor = transformers.ParakeetFeatureExtractor(feature_size=80)
-        transformers.ParakeetForCTC(config).save_pretrained(folder)
-        transformers.ParakeetProcessor(extractor, tokenizer).save_pretrained(folder)
+        if kind == "Parakeet":
+            encoder = transformers.ParakeetEncoderConfig(
+                **small, subsampling_conv_channels=16, num_mel_bins=80
+            )
+            config = transformers.ParakeetCTCConfig(**sizes, encoder_config=encoder)
+            extractor = transformers.ParakeetFeatureExtractor(feature_size=80)
+            processor = transformers.ParakeetProcessor(extractor, tokenizer)
+        elif kind == "GraniteSpeech5":
+            pytest.importorskip("torchaudio", reason="torchaudio is not installed")
+            encoder = transformers.GraniteSpeech5EncoderConfig(
+                **{**small, "num_hidden_layers": 2}, vocab_size=len(pieces)
+            )
+            config = transformers.GraniteSpeech5CTCConfig(**sizes, encoder_config=encoder)
+            extractor = transformers.GraniteSpeech5FeatureExtractor()
+            processor = transformers.GraniteSpeech5Processor(extractor, tokenizer)
+        else:
+            audio = transformers.OmniASRAudioConfig(**small, **convolutions)
+            config = transformers.OmniASRCTCConfig(**sizes, audio_config=audio, blank_token_id=0)
+            processor = transformers.OmniASRCTCProcessor(transformers.OmniASRFeatureExtractor(), tokenizer)
+        getattr(transformers, f"{kind}ForCTC")(config).save_pretrained(folder)
+        processor.save_pretrained(folder)
         return folder
     (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
     config = getattr(transformers, f"{kind.removesuffix('-adapter')}Config")(
         **small,
+        **convolutions,
         vocab_size=len(names),
-        num_conv_pos_embedding_groups=2,
-        num_conv_pos_embeddings=8,
         pad_token_id=0,
-        conv_dim=(16, 16),
-        conv_stride=(20, 16),
-        conv_kernel=(25, 16),
         num_feat_extract_layers=2,
         **({"adapter_attn_dim": 4} if kind.endswith("-adapter") else {}),
     )
@@ -364,17 +382,22 @@ def saved(kind: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "kind", ["Wav2Vec2", "Parakeet", "Hubert", "WavLM", "Data2VecAudio", "Wav2Vec2-adapter"]
+    "kind",
+    [
+        *("Wav2Vec2", "Wav2Vec2-adapter", "Hubert", "WavLM", "Data2VecAudio"),
+        *("Parakeet", "GraniteSpeech5", "OmniASR"),
+    ],
 )
 def test_classes_of_transformers_emit_what_transformers_computes(kind: str, tmp_path: Path) -> None:
     folder = saved(kind, tmp_path)
     from transformers import AutoModelForCTC, AutoProcessor
 
     model = sottovoce.ctc_model(folder, language="en")
-    assert model.network.frame_s == (0.08 if kind == "Parakeet" else 0.02)
+    assert model.network.frame_s == (0.08 if kind in ("Parakeet", "GraniteSpeech5") else 0.02)
     pieces = [np.random.default_rng(seed).standard_normal(16_000, np.float32) / 9 for seed in range(2)]
     network, processor = AutoModelForCTC.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
     blank = model.network.blank
+    assert blank == (0 if kind == "OmniASR" else network.config.pad_token_id)
     for samples, ours in zip(pieces, model.network.emissions(pieces), strict=True):
         with torch.no_grad():
             logits = network(**processor([samples], sampling_rate=16_000, return_tensors="pt")).logits[0]

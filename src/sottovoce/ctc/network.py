@@ -375,6 +375,8 @@ def _transformers_network(name: str) -> AcousticModel:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"{name}: expected a CTC network of transformers, got {reason}") from error
     labels = labels_of(processor)
+    blank = getattr(network.config, "blank_token_id", None)  # of Omnilingual, where it is no padding
+    labels = labels if blank is None else LabelList(labels.names, blank)
     rate = processor.feature_extractor.sampling_rate
     if rate != SAMPLE_RATE:
         raise OptionError(f"{name}: expected a network of {SAMPLE_RATE} Hz, got {rate}")
