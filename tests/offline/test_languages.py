@@ -36,6 +36,9 @@ class Codes:
     def has(self, frame: int) -> bool:
         return True
 
+    def is_blank(self, start: int, end: int) -> bool:
+        return False
+
     def window(self, start: int, end: int, *, n_frames: int, fill: str) -> Features:
         self.n_read += 1
         code = float(CODES.index(self.codes[start // 3000]))

@@ -93,6 +93,17 @@ def test_blank_windows_are_not_even_encoded() -> None:
     assert [item.start for item in read(backend, far_below, ENGLISH)] == [0.0]
 
 
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_blank_windows_have_no_language(is_followed: bool) -> None:
+    options = TranscribeOptions(read_again=False, follow_languages=is_followed)
+    backend = FakeBackend(Script())
+    assert read(backend, silence(400.0), options) == []
+    assert backend.n_encoded == 0
+    german = Script(script(at(0), HELLO, at(2)).tokens, (SpokenLanguage("de", 0, 1500),))
+    (segment,) = read(FakeBackend(german), np.concatenate([silence(400.0), rustle(5.0)]), options)
+    assert segment.language == "de"
+
+
 def test_the_language_is_found_once_among_those_allowed() -> None:
     mixed = Script(
         script(at(0), HELLO, at(2)).tokens, (SpokenLanguage("de", 0, 900), SpokenLanguage("fr", 900, 1500))

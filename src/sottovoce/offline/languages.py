@@ -61,7 +61,7 @@ class FoundLanguage(NamedTuple):
 def find_language(
     transcriber: Transcriber, features: RecordingFeatures, windows: Iterable[Window], n_kept: int
 ) -> FoundLanguage | None:
-    """Detect the language over the first windows with speech, weighted by length; None without windows.
+    """Detect the language over the first windows with speech, weighted by length; None if all are blank.
 
     windows: taken as needed. n_kept: the most encoded windows to return.
     """
@@ -73,6 +73,8 @@ def find_language(
     is_openai = transcriber.window_mode is None  # openai-whisper pads with silence to detect the language
     for window in islice(windows, FARTHEST_WINDOWS):
         fill: Fill = "silence" if is_openai else "zero"
+        if all(features.is_blank(piece.start, piece.end) for piece in window.pieces):
+            continue
         (encoded,) = transcriber.encode(features, [window], fill=fill)
         if len(kept) < n_kept and (not is_openai or window.n_frames == transcriber.window_frames):
             kept[window] = encoded
@@ -440,7 +442,9 @@ class WindowLanguages:
     def divided(self, window: Window, encoded: EncoderOutput) -> list[Window]:
         state, follower = self.progress, self.follower
         if follower is None:
-            assert state.language is not None, "it was given or detected"
+            if state.language is None:  # all windows until here were blank
+                (state.detection,) = self.transcriber.detect(encoded)
+                state.language = state.detection.language
             return [replace(window, language=state.language)]
         if state.detection is None:
             (state.detection,) = self.transcriber.detect(encoded)
