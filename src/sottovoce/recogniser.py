@@ -209,7 +209,8 @@ class Recogniser(ABC):
 
         Yields each source with its transcript, or its error (AudioError, OptionError, out of memory).
 
-        batch_size: recordings at a time; each takes up to 30 MB. The rest as in `transcribe`.
+        batch_size: recordings at a time; each takes up to 30 MB, for an accelerator 250. The rest as in
+        `transcribe`.
 
         Raises:
             OptionError: the options are wrong for every recording.

@@ -217,9 +217,10 @@ def test_best_of_counts_above_temperature_0_only() -> None:
     assert (both.n_hypotheses, both.at_temperature(0.4).n_hypotheses) == (2, 5)
 
 
-def test_a_batch_shares_all_but_prompt_language_and_seed() -> None:
+def test_a_batch_shares_all_but_what_each_window_has() -> None:
     first = DecodingOptions(language="en", prompt="one", seed=1)
-    assert shared_options([first, DecodingOptions(language="de", hotwords="x", seed=2)]) == DecodingOptions()
+    second = DecodingOptions(language="de", hotwords="x", seed=2, sample_len=9)
+    assert shared_options([first, second]) == DecodingOptions()
     with pytest.raises(OptionError, match="may differ"):
         shared_options([first, DecodingOptions(beam_size=2)])
     with pytest.raises(OptionError, match="got none"):

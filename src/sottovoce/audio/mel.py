@@ -6,10 +6,13 @@ minutes is read twice), of the audio read so far ("running"), or of each "window
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -254,9 +257,9 @@ class RecordingFeatures:
     """Normalised log-mel windows of a recording, requested front to back. A context manager.
 
     Frames are 10 ms and stay until `drop_before`. held_frames: the longest recording that is not read twice
-    (10 minutes; 19 MB with 80 mels).
-    observer: receives every sample once, before its window is returned. Raises: OptionError for an unknown
-    normalization; AudioError as `open_audio`.
+    (10 minutes; 19 MB with 80 mels). observer: receives every sample once, before its window is returned;
+    observes_first: before any window. Raises: OptionError for an unknown normalization; AudioError as
+    `open_audio`.
     """
 
     def __init__(
@@ -267,6 +270,7 @@ class RecordingFeatures:
         normalization: Normalization = "recording",
         held_frames: int = 60_000,
         observer: SpeechFinder | None = None,
+        observes_first: bool = False,
     ) -> None:
         if normalization not in get_args(Normalization):
             raise OptionError(
@@ -284,8 +288,10 @@ class RecordingFeatures:
         self._n_samples = 0
         self._reader = recording.open()
         self.declared_duration_s = self._reader.info.duration_s
+        self.silences: list[tuple[float, float]] = []
+        """Of the reader, if it has read the recording before the first window."""
         self._incoming = self._read()
-        self._is_scanned = normalization != "recording"
+        self._is_scanned = not (observes_first or normalization == "recording")
 
     @property
     def n_frames(self) -> int | None:
@@ -375,6 +381,7 @@ class RecordingFeatures:
         self.drop_before(frame)
 
     def close(self) -> None:
+        self._incoming.close()
         self._reader.close()
 
     def __enter__(self) -> RecordingFeatures:
@@ -383,12 +390,15 @@ class RecordingFeatures:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self) -> Iterator[Floats]:
+    def _read(self) -> Generator[Floats, None, None]:
         observer, self._observer = self._observer, None  # only the first reading is observed
-        for chunk in self._reader:
-            if observer is not None:
-                observer.push(chunk.samples)
-            yield self._seen(self._mel.push(chunk.samples))
+        with ThreadPoolExecutor(1) as pool:
+            for chunk in self._reader:
+                observed = observer and pool.submit(observer.push, chunk.samples)
+                frames = self._seen(self._mel.push(chunk.samples))
+                if observed:
+                    observed.result()
+                yield frames
         if observer is not None:
             observer.finish()
         self._n_frames = self._mel.n_samples // HOP_SAMPLES
@@ -409,17 +419,20 @@ class RecordingFeatures:
         if self._is_scanned:
             return
         self._is_scanned = True
-        is_held = True
+        is_held = self._normalization == "recording"
         for frames in self._incoming:
             is_held = is_held and self._mel.n_frames <= self._held_frames
             if is_held:
                 self._frames.append(frames)
             else:
                 self._frames = _FrameQueue()
+        self.silences = self._reader.silences()
         if not is_held:
             self._reader = self._recording.open()
             self._mel.reset()
             self._incoming = self._read()
+        if self._normalization != "recording":
+            self._maximum = None
 
     def _read_to(self, frame: int) -> None:
         self._scan()
@@ -449,11 +462,7 @@ class _FrameQueue:
             self._blocks.popleft()
 
     def slice(self, start: int, end: int) -> Floats:
-        return np.concatenate(
-            [
-                block[:, max(0, start - first) : end - first]
-                for first, block in self._blocks
-                if first < end and first + block.shape[1] > start
-            ],
-            axis=1,
-        )
+        first = bisect_right(self._blocks, start, key=lambda block: block[0]) - 1
+        last = bisect_left(self._blocks, end, key=lambda block: block[0])
+        blocks = islice(self._blocks, first, last)
+        return np.concatenate([block[:, max(0, start - at) : end - at] for at, block in blocks], axis=1)

@@ -199,7 +199,8 @@ class SpeechWindows:
         if len(signal) == 0:
             return []
         probabilities, self._state = self._model.probabilities(signal, self._state)
-        return [float(probability) for probability in probabilities]
+        values: list[float] = probabilities.tolist()
+        return values
 
 
 @cache
@@ -296,6 +297,8 @@ class SpeechFinder:
 class _Segmenter:
     def __init__(self, options: VadOptions) -> None:
         self.options = options
+        self._least, self._exit = options.threshold, options.exit_threshold
+        self._longest, self._pause = options.max_samples, ms_to_samples(options.min_silence_ms)
         self._position = 0
         self._segments: list[SpeechSegment] = []
         self._start: int | None = None
@@ -304,14 +307,14 @@ class _Segmenter:
 
     def push(self, probability: float) -> None:
         now, self._position = self._position, self._position + WINDOW_SAMPLES
-        if probability >= self.options.threshold:
+        if probability >= self._least:
             self._add_speech(now)
-        if self._start is not None and now - self._start > self.options.max_samples:
+        if self._start is not None and now - self._start > self._longest:
             self._cut(self._start, now)
-        if self._start is not None and probability < self.options.exit_threshold:
+        if self._start is not None and probability < self._exit:
             if self._silence is None:
                 self._silence = now
-            if now - self._silence >= ms_to_samples(self.options.min_silence_ms):
+            if now - self._silence >= self._pause:
                 self._close(self._start, self._silence)
 
     def finish(self, n_samples: int) -> None:

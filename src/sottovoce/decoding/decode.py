@@ -150,7 +150,7 @@ def decode(
 ) -> list[DecodingResult]:
     """Decode every window of `encoded`; a window gives the same text alone and in a batch.
 
-    options: of each window; they may differ in prompt, hotwords, language and seed.
+    options: of each window; they may differ in prompt, hotwords, language, seed and sample_len.
 
     Raises:
         OptionError: contradicting options, or options that the model does not support.
@@ -226,7 +226,7 @@ def _as_tokens(text: str | Sequence[int] | None, tokenizer: Tokenizer) -> list[i
 class WindowDecoder:
     """Decodes windows by greedy search, sampling or beam search, in continuous batches.
 
-    options: of all windows; the prompt, hotwords, language and seed are those of each request.
+    options: of all windows; prompt, hotwords, language, seed and sample_len are those of each request.
     """
 
     backend: Backend
@@ -259,7 +259,10 @@ class WindowDecoder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Window:
-    """A window that joins a batch. n_before: tokens of its prompt before <|startoftranscript|>."""
+    """A window that joins a batch.
+
+    n_before: tokens of its prompt before <|startoftranscript|>. limit: most tokens of its text.
+    """
 
     ticket: int
     tokenizer: Tokenizer
@@ -267,20 +270,20 @@ class _Window:
     seed: int
     prompt: list[int]
     n_before: int
+    limit: int
 
 
 @dataclass(slots=True, eq=False)
 class _Cohort:
     """Windows that joined in one step, so that the rows of their search have one age.
 
-    limits: most tokens of each window. no_speech_probs: of each window. open: tickets of the windows that
-    are not done. n_sampled: tokens of each row.
+    no_speech_probs: of each window. open: tickets of the windows that are not done. n_sampled: tokens of each
+    row.
     """
 
     windows: Sequence[_Window]
     search: Search
     state: SearchState
-    limits: Sequence[int]
     no_speech_probs: Sequence[float]
     open: set[int]
     n_sampled: int = 0
@@ -296,7 +299,7 @@ class _Cohort:
             state.lm_scores.moved_to(output.lm_states)
         kept = self.search.extend(output, state)
         self.n_sampled += 1
-        full = [audio for audio in dict.fromkeys(state.audio) if self.n_sampled >= self.limits[audio]]
+        full = [audio for audio in dict.fromkeys(state.audio) if self.n_sampled >= self.windows[audio].limit]
         if full:
             remaining = self.search.stop(state, full)
             kept = remaining if kept is None else kept[remaining]
@@ -373,7 +376,8 @@ class WindowBatch:
         n_ctx = self._decoder.backend.dims.n_text_ctx
         context = context_tokens(options, tokenizer, n_ctx)
         prompt = [*context, *start_tokens(options, tokenizer, n_ctx)]
-        return _Window(self._n_admitted, tokenizer, detection, options.seed, prompt, len(context))
+        limit = min(options.sample_len or n_ctx // 2, n_ctx + 1 - len(prompt))
+        return _Window(self._n_admitted, tokenizer, detection, options.seed, prompt, len(context), limit)
 
     def step(self) -> list[tuple[int, list[DecodingResult]]]:
         """Run one decoder pass, or some that the rows take without the host; return the results of finished
@@ -398,13 +402,10 @@ class WindowBatch:
         output = self._rows.step([()] * n_old + prompts, [()] * n_old + places)
         at_start, logits = output.logits[::2], output.logits[1::2]
         search = decoder.make_search([window.seed for window in windows])
-        n_ctx = decoder.backend.dims.n_text_ctx
-        sample_len = decoder.options.sample_len or n_ctx // 2
         cohort = _Cohort(
             windows,
             search,
             state=search.start(len(windows)),
-            limits=[min(sample_len, n_ctx + 1 - len(prompt)) for prompt in prompts],
             no_speech_probs=np.exp(log_softmax(at_start)[:, decoder.tokenizer.no_speech]).tolist(),
             open={window.ticket for window in windows},
         )

@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby, islice, pairwise
 from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
 
@@ -70,7 +69,7 @@ from sottovoce.offline.windows import (
 )
 from sottovoce.options.decoding import WINDOW_VAD, is_silence
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.calls import RunOnHost, Runtime
+from sottovoce.runtime.calls import Runtime
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Word
 
@@ -312,18 +311,11 @@ LEAST_FRAMES = 100
 """Log-mel frames that must be transcribed, and left, before the rest of a window is decoded."""
 
 
-def packed_speech(
-    transcriber: Transcriber, recording: Recording
-) -> tuple[Iterator[Window], SpeechFinder, SpeechPresence]:
-    finder = SpeechFinder(transcriber.options.vad or WINDOW_VAD, model=transcriber.speech_model)
-    pieces, voices = finder.beside(PIECE_VAD), SpeechPresence(finder)
-    with recording.open() as reader:
-        for chunk in reader:
-            transcriber.runtime.run(RunOnHost(partial(finder.push, chunk.samples)))
-        speech = finder.finish()
-        missing = [(start + end) / 2 for start, end in reader.silences() if end - start >= LONG_MISSING_S]
-    breaks = [mel_frames(middle) for middle in missing]
-    return pack_speech(speech, transcriber.content_frames, breaks), pieces, voices
+def packed_speech(features: RecordingFeatures, speech: SpeechFinder, longest: int) -> Iterator[Window]:
+    """Pack the speech of a recording, which `speech` observes, into windows of at most `longest` frames."""
+    features.has(0)
+    missing = [(start + end) / 2 for start, end in features.silences if end - start >= LONG_MISSING_S]
+    yield from pack_speech(speech.finish(), longest, [mel_frames(middle) for middle in missing])
 
 
 @dataclass(eq=False)
@@ -375,15 +367,14 @@ class PackedWindows(WindowOrder):
         states, self._encoded = self._encoded, {}
         whole = [window for window in windows if not window.is_cut and window not in states]
         states |= zip(whole, self.transcriber.encode(self.features, whole), strict=True)
-        encoded: list[LanguageWindow] = []
+        parts: list[tuple[Window, Window]] = []
         for window in windows:
-            parts = [window] if window.language else self.languages.divided(window, states[window])
-            for part in parts:
-                if part.is_cut:
-                    (states[part],) = self.transcriber.encode(self.features, [part], is_part=True)
-                encoded.append(LanguageWindow(part, states[part if part.is_cut else window]))
-                self.progress.language = part.language
-        return encoded
+            divided = [window] if window.language else self.languages.divided(window, states[window])
+            parts += [(part, part if part.is_cut else window) for part in divided]
+            self.progress.language = divided[-1].language
+        cut = [part for part, _ in parts if part.is_cut]
+        states |= zip(cut, self.transcriber.encode(self.features, cut, is_part=True), strict=True)
+        return [LanguageWindow(part, states[encoded]) for part, encoded in parts]
 
     def covered(
         self, decoded: Sequence[DecodedWindow]
@@ -458,19 +449,20 @@ def transcribe_recording(
     """
     options = transcriber.options
     start_s, _ = options.clips[0]
-    packed, speech = None, SpeechFinder(PIECE_VAD, model=transcriber.speech_model)
-    voices = SpeechPresence(speech)
-    if options.mode == "vad":
-        packed, speech, voices = packed_speech(transcriber, recording)
-    observes = packed is None and (options.read_again or transcriber.may_follow)
-    with transcriber.features(recording, speech if observes else None) as features:
+    is_packed = options.mode == "vad"
+    vad = (options.vad or WINDOW_VAD) if is_packed else PIECE_VAD
+    speech = SpeechFinder(vad, model=transcriber.speech_model)
+    pieces, voices = speech.beside(PIECE_VAD) if is_packed else speech, SpeechPresence(speech)
+    observer = speech if is_packed or options.read_again or transcriber.may_follow else None
+    with transcriber.features(recording, observer, observes_first=is_packed) as features:
         state.duration = features.declared_duration_s
-        languages = WindowLanguages(transcriber, features, speech, state)
+        languages = WindowLanguages(transcriber, features, pieces, state)
         windows: WindowOrder
-        if packed is None:
-            windows = SeekWindows(transcriber, features, languages, state)
-        else:
+        if is_packed:
+            packed = packed_speech(features, speech, transcriber.content_frames)
             windows = PackedWindows(transcriber, features, languages, state, packed)
+        else:
+            windows = SeekWindows(transcriber, features, languages, state)
         start = mel_frames(start_s)
         features.skip_to(start, n_frames_read=start)
         if start > 0 and not features.has(start):
@@ -553,12 +545,7 @@ class _Pipeline:
         """
         had_one_language = not self.languages.expects_several
         skipped = self.progress.skipped
-        by_limit: dict[int | None, list[LanguageWindow]] = {}
-        for window in batch:
-            by_limit.setdefault(self.transcriber.sample_len(window.encoded.n_frames), []).append(window)
-        decoded: list[DecodedWindow] = []
-        for alike in by_limit.values():
-            decoded += self._decoded(alike, batch[0])
+        decoded = self._decoded(batch) if batch else []
         kept, after = self.windows.covered(decoded)
         verified = [self._verified(*pair) for pair in kept]
         if self.windows.finds_again and had_one_language and self.languages.expects_several:
@@ -567,14 +554,15 @@ class _Pipeline:
         self._read += verified
         return after
 
-    def _decoded(self, windows: Sequence[LanguageWindow], first: LanguageWindow) -> list[DecodedWindow]:
+    def _decoded(self, windows: Sequence[LanguageWindow]) -> list[DecodedWindow]:
         transcriber, prompt = self.transcriber, self._context.prompt()
         requests = [
             WindowRequest(
                 window.window.language or "",
                 prompt if window.is_prompted else (),
                 window.window.start,
-                self._is_first and window is first,
+                window.encoded.n_frames,
+                self._is_first and window is windows[0],
                 may_be_halved(window.window),
             )
             for window in windows

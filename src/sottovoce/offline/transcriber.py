@@ -180,13 +180,14 @@ than one of a live session. Source: docs/research/files.md, short windows.
 class WindowRequest:
     """How to decode one window that begins at a log-mel frame.
 
-    is_first: of the recording. may_split: repeated text is decoded in parts instead of at the next
-    temperature.
+    n_frames: of the encoder. is_first: of the recording. may_split: repeated text is decoded in parts instead
+    of at the next temperature.
     """
 
     language: str
     prompt: tuple[int, ...]
     start_frame: int
+    n_frames: int
     is_first: bool = False
     may_split: bool = False
 
@@ -227,6 +228,12 @@ class SecondModel:
             decoding = replace(decoding, language=language, allowed_languages=())
             options = replace(options, follow_languages=None)
         return ours.with_options(replace(options, decoding=decoding), None)
+
+
+HELD_ON_CPU, HELD_FOR_ACCELERATOR = 60_000, 720_000
+"""Log-mel frames of a recording that is read once: ten minutes, or two hours (230 MB with 80 mels), as an
+accelerator would wait for a second reading.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,12 +327,16 @@ class Transcriber:
     def may_follow(self) -> bool:
         return self.fixed_language is None and self.options.may_follow_languages
 
-    def features(self, recording: Recording, observer: SpeechFinder | None = None) -> RecordingFeatures:
+    def features(
+        self, recording: Recording, observer: SpeechFinder | None = None, *, observes_first: bool = False
+    ) -> RecordingFeatures:
         return RecordingFeatures(
             recording,
             self.backend.dims.n_mels,
             normalization=self.options.normalization,
+            held_frames=HELD_ON_CPU if self.backend.device.type == "cpu" else HELD_FOR_ACCELERATOR,
             observer=observer,
+            observes_first=observes_first,
         )
 
     def tokenizer_of(self, language: str) -> Tokenizer:
@@ -363,7 +374,7 @@ class Transcriber:
                     self.backend,
                     self.tokenizer,
                     encoded.rows(rows),
-                    [self._decoding_of(requests[row], decoding, encoded.n_frames) for row in rows],
+                    [self._decoding_of(requests[row], decoding) for row in rows],
                     fallback,
                     divisible=[requests[row].may_split for row in rows],
                     fusion=self.fusion,
@@ -375,12 +386,10 @@ class Transcriber:
                 attempts[row] = replace(attempt, result=replace(attempt.result, tokens=tokens))
         return [attempts[row] for row in range(len(requests))]
 
-    def _decoding_of(
-        self, request: WindowRequest, decoding: DecodingOptions, n_frames: int
-    ) -> DecodingOptions:
+    def _decoding_of(self, request: WindowRequest, decoding: DecodingOptions) -> DecodingOptions:
         return replace(
             decoding,
-            sample_len=self.sample_len(n_frames),
+            sample_len=self.sample_len(request.n_frames),
             language=request.language,
             prompt=request.prompt or None,
             seed=mix_seed(decoding.seed, request.start_frame),

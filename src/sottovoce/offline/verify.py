@@ -446,7 +446,8 @@ class SkippedSpeechRecovery:
         window = Window.of(start, self.features.end_before(piece.end))
         (encoded,) = transcriber.encode(self.features, [window], is_part=True)
         for temperature in fallback.temperatures[: None if is_loop else 1]:
-            (attempt,) = transcriber.decode(encoded, [WindowRequest(language, (), start)], (temperature,))
+            request = WindowRequest(language, (), start, encoded.n_frames)
+            (attempt,) = transcriber.decode(encoded, [request], (temperature,))
             result = attempt.result
             if not _is_trusted(fallback, result, may_repeat=is_loop):
                 continue

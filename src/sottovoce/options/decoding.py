@@ -198,16 +198,18 @@ class DecodingOptions:
 
 
 def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
-    """Return the common options of a batch; prompt, hotwords, language and seed may differ.
+    """Return the common options of a batch; prompt, hotwords, language, seed and sample_len may differ.
 
     Raises: OptionError.
     """
     if not options:
         raise OptionError("decoding options: expected one for every window, got none")
-    common = [replace(each, prompt=None, hotwords=None, language=None, seed=0) for each in options]
+    common = [
+        replace(each, prompt=None, hotwords=None, language=None, seed=0, sample_len=None) for each in options
+    ]
     if any(each != common[0] for each in common):
         raise OptionError(
-            "decoding options of one batch may differ in prompt, hotwords, language and seed only"
+            "decoding options of one batch may differ in prompt, hotwords, language, seed and sample_len only"
         )
     return common[0]
 

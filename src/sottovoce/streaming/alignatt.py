@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import accumulate
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -259,6 +260,8 @@ class AlignAttRequest:
     measures_end: bool = False
 
 
+_Extension: TypeAlias = tuple[float, int, int, int, float, float]
+"""Total score of a path with one more token, its index, and the arguments of `BeamPath.extended`."""
 NextTokens: TypeAlias = tuple[int, list[tuple[int, float, float]]]
 """The frame that a beam attends to most, and its best next tokens with log-probabilities and LM scores."""
 
@@ -336,14 +339,14 @@ class ActiveRequest:
             if not self._finished:
                 self._finished.append(paths[0].stopped(StopReason.FULL))
             return []
-        extended: list[tuple[BeamPath, int]] = []
+        extended: list[_Extension] = []
         for parent, (path, (frame, following)) in enumerate(zip(paths, candidates, strict=True)):
             if not self._is_done and not self._stops(path, frame, following[0][0]):
-                for token, *scores in following[: self.n_candidates]:
-                    extended.append((path.extended(token, frame, *scores), parent))
-        best = self._prune(extended)
-        self.paths = [path for path, _ in best]
-        parents = [parent for _, parent in best]
+                for token, logprob, lm_score in following[: self.n_candidates]:
+                    total = (path.score + logprob) + (path.lm_score + lm_score)
+                    extended.append((total, parent, token, frame, logprob, lm_score))
+        extended.sort(key=itemgetter(0), reverse=True)
+        parents = self._prune(paths, extended)
         newest = [path.tokens[-1] for path in self.paths]
         if self.lm_rows is not None and parents:
             self.lm_rows.advance(np.array(parents), np.array(newest))
@@ -361,19 +364,23 @@ class ActiveRequest:
             self._finished.append(stopped)
         return stopped is not None
 
-    def _prune(self, extended: list[tuple[BeamPath, int]]) -> list[tuple[BeamPath, int]]:
-        extended.sort(key=lambda item: item[0].total_score, reverse=True)
-        best: list[tuple[BeamPath, int]] = []
-        for path, parent in extended:
-            if len(best) == self.decoder.beam_size:
+    def _prune(self, paths: Sequence[BeamPath], extended: Sequence[_Extension]) -> list[int]:
+        """Take the best extensions of paths that neither end nor loop; return their parents."""
+        parents: list[int] = []
+        for _, parent, token, frame, logprob, lm_score in extended:
+            if len(parents) == self.decoder.beam_size:
                 break
-            if path.tokens[-1] == self.decoder.eot:
+            path = paths[parent].extended(token, frame, logprob, lm_score)
+            if token == self.decoder.eot:
                 self._finished.append(path.stopped(StopReason.END_OF_TEXT, n_tokens=-1))
             elif looped := self.request.rules.stopped_by_loop(path, self.prefix.committed):
                 self._finished.append(looped)
             else:
-                best.append((path, parent))
-        return [] if self._is_done else best
+                self.paths.append(path)
+                parents.append(parent)
+        if self._is_done:
+            self.paths, parents = [], []
+        return parents
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,109 @@
+"""Calls of the model and of Python functions that a recording or a live update may take."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from sottovoce.audio.io import Recording
+from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
+from sottovoce.models.dims import BASE
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.types import Features
+from tests.offline.transcribing import TOKENIZER, Loud, at, transcribe, voice
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+
+N_WINDOWS, WINDOW_S, PAUSE_S = 16, 25.0, 6.0
+LENGTH_S = N_WINDOWS * (WINDOW_S + PAUSE_S)
+WORDS = range(1000, 1080)
+"""Three a second, none twice."""
+
+
+class Counting(FakeBackend):
+    """encoded: the windows of each call. n_steps: of the decoder."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.encoded: list[int] = []
+        self.n_steps = 0
+
+    def encode(self, features: Features) -> EncoderOutput:
+        self.encoded.append(len(features.mel))
+        return super().encode(features)
+
+    def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
+        self.encoded.append(len(windows))
+        return super().encode_incremental(windows)
+
+    def note_step(self, tokens: Sequence[Sequence[int]]) -> None:
+        self.n_steps += 1
+
+
+def spoken(*languages: SpokenLanguage) -> Script:
+    words = [ScriptedToken(word, 15 * place) for place, word in enumerate(WORDS, 1)]
+    timed = (ScriptedToken(at(0.0), 0), *words, ScriptedToken(at(WINDOW_S), 1249))
+    return Script(timed, languages)
+
+
+def python_calls(work: Callable[[], object]) -> int:
+    """Count the calls of functions in this thread, without `text`, which the fake backend uses."""
+    n_calls = 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal n_calls
+        file = frame.f_code.co_filename
+        n_calls += event == "call" and "/sottovoce/" in file and "/text/" not in file
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return n_calls
+
+
+def test_a_recording_is_read_once_encoded_at_once_and_decoded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = Counting(spoken(SpokenLanguage("en", 0, 1500)))
+    options = TranscribeOptions(decoding=DecodingOptions(language="en"), mode="vad", batch_size=N_WINDOWS)
+    starts = [place * (WINDOW_S + PAUSE_S) for place in range(N_WINDOWS)]
+    samples = voice(LENGTH_S, *((start, start + WINDOW_S) for start in starts))
+    with Recording(samples) as recording:
+        opened = Mock(wraps=recording.open)
+        monkeypatch.setattr(recording, "open", opened)
+        transcription = transcribe(backend, TOKENIZER, recording, options, speech_model=Loud())
+        n_calls = python_calls(transcription.collect)
+    assert len(transcription.segments) == N_WINDOWS
+    assert (opened.call_count, backend.encoded) == (1, [N_WINDOWS])
+    assert backend.n_steps == 1 + len(WORDS) + 2  # the prompt, words and timestamps of all windows
+    assert n_calls < 100 * LENGTH_S
+
+
+def test_parts_in_several_languages_are_encoded_and_decoded_together() -> None:
+    backend = Counting(spoken(SpokenLanguage("en", 0, 600), SpokenLanguage("de", 600, 1500)))
+    backend.encoder_mode = BASE
+    several = DecodingOptions(allowed_languages=("en", "de"))
+    options = TranscribeOptions(decoding=several, follow_languages=True, mode="vad", batch_size=4)
+    samples = voice(120.0, *((start, start + WINDOW_S) for start in (0, 30, 60, 90)))
+    with Recording(samples) as recording:
+        transcription = transcribe(backend, TOKENIZER, recording, options, speech_model=Loud())
+        text = transcription.collect()
+    assert {segment.language for segment in text.segments} == {"en", "de"}
+    assert (backend.encoded[0], backend.encoded[-1]) == (4, 8)  # the windows and, after evidence, the parts
+
+
+def test_an_update_of_a_live_session_takes_few_calls() -> None:
+    session = Session(
+        Counting(spoken(SpokenLanguage("en", 0, 1500))), TOKENIZER, SessionOptions(languages=("en",))
+    )
+    updates = np.array_split(voice(WINDOW_S, (0, WINDOW_S)), round(WINDOW_S / 0.5))
+    n_calls = python_calls(lambda: [session.push(update) for update in updates])
+    assert n_calls < 1_900 * len(updates)
