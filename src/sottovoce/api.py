@@ -194,6 +194,8 @@ class Model(Recogniser):
         options: TranscribeOptions,
     ) -> TranscribeOptions:
         check_reading(options.audio_filter, options.input_format)
+        if options.with_english and not self.can_translate:
+            raise OptionError(f"translation into 'en': {self.name} is an English-only model")
         codes = self.languages if self.tokenizer.is_multilingual else ()
         return with_arguments(options, codes, language, task, word_timestamps, beam_size)
 

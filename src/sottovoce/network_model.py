@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sottovoce.streaming.options import StreamOptions
     from sottovoce.types import Task
 
-OF_WHISPER = ("initial_prompt", "max_context", "audio_ctx", "hallucination_silence_threshold")
+OF_WHISPER = ("initial_prompt", "max_context", "audio_ctx", "hallucination_silence_threshold", "with_english")
 OF_ITS_DECODING = ("prompt", "prefix", "suppress_regex", "verbatim", "speaker_turns")
 """Options that a CTC network refuses. Those of the fallback to other temperatures have no effect."""
 

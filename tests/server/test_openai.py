@@ -69,6 +69,18 @@ def test_verbose_json_has_segments_and_words(client: OpenAI, english: Path, expe
     assert [word.end for word in result.words] == [round(word.end, 3) for word in words]
 
 
+def test_segments_are_translated(client: OpenAI) -> None:
+    result = client.audio.transcriptions.create(
+        model="nano",
+        file=CLIPS / "es.flac",
+        language="es",
+        response_format="verbose_json",
+        extra_body={"translate_to": "en"},
+    )
+    assert result.segments is not None
+    assert all(segment.model_dump()["translation"] for segment in result.segments)
+
+
 @pytest.mark.parametrize(
     ("asked", "has_words", "has_segments"),
     [([], False, True), (["segment"], False, True), (["word"], True, False)],
@@ -166,6 +178,8 @@ def test_the_models(client: OpenAI) -> None:
         ({"temperature": 3}, "temperature", "from 0 to 1"),
         ({"temperature": "nan"}, "temperature", "from 0 to 1"),
         ({"timestamp_granularities": ["word"]}, "timestamp_granularities[]", "verbose_json"),
+        ({"extra_body": {"translate_to": "en"}}, "translate_to", "with segments, got json"),
+        ({"extra_body": {"translate_to": "fr"}}, "translate_to", "en"),
         (
             {"response_format": "diarized_json", "timestamp_granularities": ["word"]},
             "timestamp_granularities[]",

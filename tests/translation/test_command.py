@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sottovoce.api import Model
-from sottovoce.audio.io import AudioSource, Recording, Source, load_audio
+from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
+from sottovoce.decoding.decode import DecodingResult
 from sottovoce.errors import OptionError
+from sottovoce.offline.transcriber import Transcriber
+from sottovoce.offline.windows import WindowCut, with_english
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.translation.whisper_translate import with_english
-from sottovoce.types import Segment, Turn
+from sottovoce.types import Segment
 from tests.audio.media import wav_bytes
 from tests.translation.server import stand_in, upper
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
+SPANISH = CLIP.with_name("es.flac")
 SERVER = ["--translate-to", "fr", "--translation-url", "http://x", "--translation-model", "m"]
 FAST = ["--model", "nano", "--beam-size", "1", "--temperature", "0", "--language", "de"]
 
@@ -51,82 +55,46 @@ def test_a_server_that_fails_leaves_no_document(tmp_path: Path, capsys: pytest.C
     )
 
 
-def test_whisper_itself_is_asked_for_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nano has learnt no translation: what it would say is given here for each clip that is asked for."""
-    transcribe = Model.transcribe
-
-    def translating(self: Model, source: AudioSource, **wish: Any) -> Any:
-        if wish.get("task") != "translate":
-            return transcribe(self, source, **wish)
-        assert (source, wish["language"]) == (Source(str(CLIP)), "de")
-        return [
-            Segment(0, start, start + 0.5, f" From {start:g} s on.", "de")
-            for start in wish["options"].clip_timestamps[::2]
-        ]
-
-    monkeypatch.setattr(Model, "transcribe", translating)
-    assert (
-        run(["transcribe", str(CLIP), *FAST, "--translate-to", "en", "-f", "json", "-o", str(tmp_path)]) == 0
-    )
-    (segment,) = json.loads((tmp_path / "de.json").read_text(encoding="utf-8"))["segments"]
-    assert segment["text"].strip()
-    assert segment["translation"] == f"From {segment['start']:g} s on."
+DECODED = DecodingOptions(sample_len=40)
 
 
-def test_word_options_do_not_matter_to_the_english(tmp_path: Path) -> None:
-    words = ["-f", "json", "-o", str(tmp_path), "-w", "--word-threshold", "0.5", "--translate-to", "en"]
-    assert run(["transcribe", str(CLIP), *FAST, *words]) == 0
-    (segment,) = json.loads((tmp_path / f"{CLIP.stem}.json").read_text(encoding="utf-8"))["segments"]
-    assert segment["words"]
-
-
-def test_english_segments_are_not_translated(model: Model) -> None:
-    segments = [Segment(0, 0.0, 1.0, " It is so.", "en")]
-    (segment,) = with_english(model, CLIP, segments, TranscribeOptions())
-    assert segment == segments[0]
-    assert segment.translation is None
-
-
-class Nobody:
-    """Tells no speakers apart, and counts how often it is asked."""
-
-    def __init__(self) -> None:
-        self.n_asked = 0
-
-    def turns(self, recording: Recording) -> list[Turn]:
-        self.n_asked += 1
-        return []
-
-
-DECODED = DecodingOptions(sample_len=20)
-
-
-@pytest.mark.quick(1)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options",
     [
-        TranscribeOptions(DECODED, mode="vad", channels="apart", batch_size=2),
-        TranscribeOptions(
-            DECODED, follow_languages=True, hallucination_silence_threshold=2.0, word_timestamps=True
-        ),
+        TranscribeOptions(DECODED),
+        TranscribeOptions(replace(DECODED, prefix="La casa"), word_timestamps=True),
+        TranscribeOptions(DECODED, mode="vad", batch_size=2),
         TranscribeOptions(replace(DECODED, speaker_turns=True)),
-        TranscribeOptions(replace(DECODED, prefix="Ganz gewiss")),
+        TranscribeOptions(replace(DECODED, beam_size=2), initial_prompt="La casa."),
     ],
-    ids=["apart", "follow", "tinydiarize", "prefix"],
+    ids=["plain", "prefix", "batch", "tinydiarize", "prompt"],
 )
-def test_the_english_is_heard_whatever_was_asked_for_of_the_transcript(
-    model: Model, options: TranscribeOptions
-) -> None:
-    segments = [Segment(0, 0.5, 4.0, " Das ist so.", "de")]
-    plain = TranscribeOptions(DECODED)
-    assert with_english(model, CLIP, segments, options) == with_english(model, CLIP, segments, plain)
+def test_the_english_of_a_window_is_that_of_another_pass(model: Model, options: TranscribeOptions) -> None:
+    both = model.transcribe(SPANISH, language="es", options=replace(options, with_english=True)).collect()
+    alone = model.transcribe(SPANISH, language="es", options=options).collect()
+    second = replace(
+        options, initial_prompt=None, decoding=replace(DECODED, beam_size=options.decoding.beam_size)
+    )
+    english = model.transcribe(SPANISH, language="es", task="translate", options=second).collect()
+    assert [replace(each, translation=None) for each in both.segments] == list(alone.segments)
+    assert "".join(each.translation or "" for each in both.segments).split() == english.text.split() != []
 
 
-def test_nobody_tells_speakers_apart_again(model: Model) -> None:
-    nobody = Nobody()
-    segments = [Segment(0, 0.5, 2.0, " Das ist so.", "de"), Segment(1, 2.0, 4.0, " Ja.", "fr")]
-    with_english(model, CLIP, segments, TranscribeOptions(DECODED, speakers=nobody))
-    assert nobody.n_asked == 0
+def test_english_goes_to_the_nearest_segment_up_to_the_cut() -> None:
+    def segment(start: float, end: float, text: str) -> Segment:
+        return Segment(0, start, end, text, "de")
+
+    cut = WindowCut(
+        (segment(0.0, 4.0, " Eins."), segment(4.0, 9.0, " Zwei."), segment(9.0, 10.0, " Drei.")), 1000
+    )
+    english = [segment(0.0, 3.0, " One."), segment(3.0, 9.5, " Two."), segment(9.5, 20.0, " Four.")]
+    assert [each.translation for each in with_english(cut, english).segments] == ["One.", "Two.", None]
+
+
+def test_english_segments_are_not_translated(model: Model) -> None:
+    options = TranscribeOptions(DECODED, with_english=True)
+    assert [each.translation for each in model.transcribe(CLIP, language="en", options=options)] == [None]
 
 
 @pytest.mark.parametrize("channels", [["--channels", "apart", "--vad"], ["--channels", "energy"]])
@@ -144,7 +112,7 @@ def test_channels_are_translated_to_the_end(channels: list[str], tmp_path: Path)
 def test_an_english_only_model_cannot(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(model.tokenizer), "is_multilingual", property(lambda _: False))
     with pytest.raises(OptionError, match="English-only model"):
-        with_english(model, CLIP, [], TranscribeOptions())
+        model.transcribe(CLIP, options=TranscribeOptions(with_english=True))
 
 
 @pytest.mark.parametrize(
@@ -163,6 +131,23 @@ def test_bad_input_is_one_line(words: list[str], message: str, capsys: pytest.Ca
     assert message in lines[0]
 
 
-def test_standard_input_is_read_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transcribe", "-", *FAST, "--translate-to", "en"]) == 2
-    assert "expected a file, which is read twice" in capsys.readouterr().err
+@pytest.mark.parametrize("source", ["-", "together"])
+def test_every_kind_of_recording_is_translated(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_english = Transcriber._in_english
+
+    def greeting(self: Transcriber, *given: Any) -> dict[int, DecodingResult]:
+        """Nano has learnt no translation."""
+        tokens = tuple(self.tokenizer.encode(" Good morning."))
+        return {row: replace(each, tokens=tokens) for row, each in in_english(self, *given).items()}
+
+    monkeypatch.setattr(Transcriber, "_in_english", greeting)
+    words = ["--replace", str(tmp_path / "names.txt"), "--translate-to", "en", "-o"]
+    (tmp_path / "names.txt").write_text("good => Fine\n", encoding="utf-8")
+    names = [str(SPANISH), str(SPANISH.with_name("fr.flac")), "--together"] if source == "together" else ["-"]
+    with SPANISH.open("rb") as file:
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=file))
+        assert run(["transcribe", *names, *FAST[:-1], "es", *words, str(tmp_path / "talk.json")]) == 0
+    segments = json.loads((tmp_path / "talk.json").read_text(encoding="utf-8"))["segments"]
+    assert [segment["translation"] for segment in segments] == ["Fine morning."] * len(segments)

@@ -19,10 +19,10 @@ from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import SAME, Option, Values, changed, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions, parse_speakers
+from sottovoce.text.filters import TextFilter, translation_filtered
 from sottovoce.text.languages import LanguageChoice, find_language, language_codes
 
 if TYPE_CHECKING:
-    from sottovoce.audio.io import AudioSource
     from sottovoce.models.sources.find import Source, Sources
     from sottovoce.recogniser import Recogniser
     from sottovoce.text.tokenizer import Tokenizer
@@ -622,7 +622,7 @@ class TranslationOptions:
         chat = ChatServer(self.translation_url, self.translation_model, os.environ.get(KEY) or None)
         return chat, Glossary() if self.glossary is None else Glossary.read(self.glossary)
 
-    def translation(self, task: object, files: Iterable[str] = ()) -> Translation | None:
+    def translation(self, task: object) -> Translation | None:
         target = self.translate_to
         if target is None:
             return None
@@ -641,8 +641,6 @@ class TranslationOptions:
         for name in ("translation_model", "glossary"):
             if getattr(self, name) is not None:
                 raise OptionError(f"{flag_of(name)}: needs --translation-url")
-        if "-" in files:
-            raise OptionError("--translate-to en: expected a file, which is read twice, got standard input")
         return Translation(code, None)
 
 
@@ -651,16 +649,16 @@ TRANSLATION = options_of(TranslationOptions)
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """translator: None: Whisper."""
+    """translator: None: Whisper, by `TranscribeOptions.with_english`."""
 
     target: str
     translator: ChatTranslator | None
 
-    def of(
-        self, segments: Iterable[Segment], model: Recogniser, source: AudioSource, options: TranscribeOptions
-    ) -> Iterator[Segment]:
-        if self.translator is not None:
-            return self.translator.segments(segments)
-        from sottovoce.translation.whisper_translate import with_english
+    def of(self, segments: Iterable[Segment], filters: Sequence[TextFilter]) -> Iterator[Segment]:
+        from sottovoce.translation.live_translator import sentences, with_translation
 
-        return iter(with_english(model, source, list(segments), options))
+        if self.translator is None:
+            return (with_translation(each, each.translation) for each in sentences(segments))
+        return (
+            translation_filtered(each, filters, self.target) for each in self.translator.segments(segments)
+        )

@@ -65,7 +65,6 @@ from sottovoce.options.schema import Option, Values, changed, from_values, optio
 from sottovoce.options.transcribe import TranscribeOptions, check_speaker_names
 from sottovoce.text.disfluency import check_cleanable, check_verbatim
 from sottovoce.text.files import fitting_name
-from sottovoce.text.filters import filtered
 from sottovoce.text.languages import (
     LanguageChoice,
     find_language,
@@ -204,7 +203,7 @@ EXCLUSIVE = {
     "second_model": ("clip_timestamps",),
     "verbatim": ("clean",),
     "watch": ("dry_run", "overwrite", "together"),
-    "together": ("speakers", "channels", "tinydiarize", "processors", "translate_to"),
+    "together": ("speakers", "channels", "tinydiarize", "processors"),
 }
 
 
@@ -514,7 +513,9 @@ def transcribe_files(
     if files.processors > 1 and fusion.phrase_file is not None:
         raise OptionError("--processors: cannot be combined with a file of --hotwords")
     rules = () if files.regroup is None else parse_rules(files.regroup)
-    translation = from_values(TranslationOptions, given).translation(given["task"], names)
+    translation = from_values(TranslationOptions, given).translation(given["task"])
+    if translation is not None and translation.translator is None:
+        options = replace(options, with_english=True)
     has_speakers = (
         options.speakers is not None or options.channels != "mixed" or options.decoding.speaker_turns
     ) or bool(given_inputs.speakers)
@@ -718,13 +719,7 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         segments = regrouped(raw, run.rules) if run.rules else raw
         if run.translation is not None:
             begun = replace(begun, translation=run.translation.target)
-            filters, target = run.options.text_filters, run.translation.target
-            segments = (
-                each
-                if each.translation is None
-                else replace(each, translation=filtered(each.translation, filters, target))
-                for each in run.translation.of(segments, run.model, name, run.options)
-            )
+            segments = run.translation.of(segments, run.options.text_filters)
         for writer, write in outputs:
             write(writer.begin(begun))
         has_text = False

@@ -475,8 +475,11 @@ def _result(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
+    """english: the translation of the same window, if requested."""
+
     result: DecodingResult
     last_temperature: float
+    english: DecodingResult | None = None
 
 
 def mix_seed(*parts: int) -> int:

@@ -62,7 +62,6 @@ from sottovoce.offline.windows import (
     SpeechSpan,
     Window,
     WindowCut,
-    cut_window,
     mel_frames,
     pack_speech,
     seconds_of,
@@ -591,8 +590,7 @@ class _Pipeline:
         if is_rejected:
             cut = WindowCut((), window.origin + n_frames)
         else:
-            tokenizer, keep_open = self.transcriber.tokenizer_of(result.language), window.is_packed
-            cut = cut_window(result.tokens, tokenizer, window.origin, n_frames, keep_open=keep_open)
+            cut = self.transcriber.cut(attempt, window.origin, n_frames, keep_open=window.is_packed)
         return DecodedWindow(window, encoded, cut, result, attempt.last_temperature, is_rejected)
 
     def _verified(self, decoded: DecodedWindow, done: Window) -> ReadWindow:

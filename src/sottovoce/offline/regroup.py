@@ -18,7 +18,7 @@ from sottovoce.errors import OptionError
 from sottovoce.speakers.labels import part_of
 from sottovoce.text.disfluency import DISFLUENCIES, PIECE, DisfluencyRules, clean_pieces
 from sottovoce.text.languages import CLOSING_MARKS
-from sottovoce.text.normalize import n_clusters, shared_out, unbreakable, width
+from sottovoce.text.normalize import n_clusters, unbreakable
 from sottovoce.types import Segment, Word
 
 FORM = "split or merge with pause=, after=, letters=, words= or seconds=, as 'split pause=0.5; merge words=9'"
@@ -221,11 +221,8 @@ def cut(segment: Segment, parts: Sequence[list[Word]]) -> Iterator[Segment]:
     if len(parts) < 2:
         yield segment
         return
-    widths = [width("".join(word.word for word in words)) for words in parts]
-    translations = shared_out(segment.translation or "", widths)
-    for index, (words, translation) in enumerate(zip(parts, translations, strict=True)):
-        part = part_of(segment, tuple(words), parts, index)
-        yield replace(part, speaker=segment.speaker, translation="".join(translation).strip() or None)
+    for index, words in enumerate(parts):
+        yield replace(part_of(segment, tuple(words), parts, index), speaker=segment.speaker)
 
 
 def merged(segments: Iterable[Segment], belongs: Callable[[Segment, Segment], bool]) -> Iterator[Segment]:

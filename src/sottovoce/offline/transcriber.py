@@ -27,8 +27,8 @@ from sottovoce.errors import OptionError
 from sottovoce.models.backend import Backend, EncoderOutput, IncrementalWindow
 from sottovoce.models.dims import EncoderMode
 from sottovoce.offline.resume import ResumePoint, TranscriptionState
-from sottovoce.offline.windows import SpeechSpan, Window, WindowCut
-from sottovoce.options.decoding import DecodingOptions, DeferralOptions
+from sottovoce.offline.windows import SpeechSpan, Window, WindowCut, cut_window, with_english
+from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import (
     AlignWordsCall,
@@ -384,7 +384,35 @@ class Transcriber:
             for row, attempt in zip(rows, decoded, strict=True):
                 tokens = (*opening, *attempt.result.tokens)
                 attempts[row] = replace(attempt, result=replace(attempt.result, tokens=tokens))
+        if self.options.with_english:
+            foreign = [
+                row
+                for row, attempt in attempts.items()
+                if attempt.result.language != "en" and not fallback.is_silence(attempt.result)
+            ]
+            english = self._in_english(encoded, foreign, requests, fallback)
+            attempts |= {row: replace(attempts[row], english=result) for row, result in english.items()}
         return [attempts[row] for row in range(len(requests))]
+
+    def _in_english(
+        self,
+        encoded: EncoderOutput,
+        rows: Sequence[int],
+        requests: Sequence[WindowRequest],
+        fallback: FallbackOptions,
+    ) -> dict[int, DecodingResult]:
+        """Translate windows by row, without loops. Prompts are in the spoken language, and are left out."""
+        if not rows:
+            return {}
+        decoding = replace(
+            self.options.decoding, task="translate", prefix=None, verbatim=False, speaker_turns=False
+        )
+        options = [self._decoding_of(replace(requests[row], prompt=()), decoding) for row in rows]
+        decoded = self.runtime.run(
+            decode_with_fallback(self.backend, self.tokenizer, encoded.rows(rows), options, fallback)
+        )
+        results = zip(rows, (attempt.result for attempt in decoded), strict=True)
+        return {row: result for row, result in results if not fallback.repeats(result)}
 
     def _decoding_of(self, request: WindowRequest, decoding: DecodingOptions) -> DecodingOptions:
         return replace(
@@ -404,6 +432,16 @@ class Transcriber:
         if requested is not None or n_frames >= dims.n_audio_ctx or self.window_mode is not None:
             return requested
         return max(1, dims.n_text_ctx * n_frames // dims.n_audio_ctx)
+
+    def cut(self, attempt: Attempt, origin: int, n_frames: int, *, keep_open: bool) -> WindowCut:
+        """Return the segments of a window as `cut_window`, with their translations."""
+        result = attempt.result
+        tokenizer = self.tokenizer_of(result.language)
+        cut = cut_window(result.tokens, tokenizer, origin, n_frames, keep_open=keep_open)
+        if attempt.english is None:
+            return cut
+        tokens = attempt.english.tokens
+        return with_english(cut, cut_window(tokens, tokenizer, origin, n_frames, keep_open=True).segments)
 
     def with_words(
         self,

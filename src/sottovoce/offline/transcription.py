@@ -39,7 +39,7 @@ from sottovoce.runtime.calls import ObservedRuntime, Runtime
 from sottovoce.speakers.diarize import ChannelDiarizer, make_diarizer
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
-from sottovoce.text.filters import NUMERAL_LANGUAGES
+from sottovoce.text.filters import NUMERAL_LANGUAGES, translation_filtered
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Samples, Segment, Span, Transcript, Turn, Word
 
@@ -503,6 +503,8 @@ def in_style(
         segments = _reporting(segments, "numerals", NUMERAL_LANGUAGES)
     for each in options.text_filters:
         segments = _nonempty(map(partial(each.segment, language=written), segments))
+    if options.with_english:
+        segments = (translation_filtered(each, options.text_filters, "en") for each in segments)
     if options.mark_pauses is not None:
         segments = _with_pauses(segments, options.mark_pauses, state or TranscriptionState())
     return segments

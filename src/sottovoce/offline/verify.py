@@ -35,7 +35,6 @@ from sottovoce.offline.windows import (
     Window,
     WindowCut,
     clipped,
-    cut_window,
     mel_frames,
     seconds_of,
 )
@@ -451,8 +450,7 @@ class SkippedSpeechRecovery:
             result = attempt.result
             if not _is_trusted(fallback, result, may_repeat=is_loop):
                 continue
-            tokenizer = transcriber.tokenizer_of(result.language)
-            cut = cut_window(result.tokens, tokenizer, start, window.n_frames, keep_open=True)
+            cut = transcriber.cut(attempt, start, window.n_frames, keep_open=True)
             decoded = DecodedWindow(window, encoded, cut, result)
             if transcriber.options.needs_words:
                 decoded = self._with_words(decoded)

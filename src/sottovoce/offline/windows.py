@@ -261,6 +261,22 @@ class WindowCut:
         return tuple(token for segment in self.segments for token in segment.tokens if token < eot)
 
 
+def with_english(cut: WindowCut, english: Sequence[Segment]) -> WindowCut:
+    """Add English segments to the nearest segments; those after the cut come with the next window."""
+    texts: dict[int, str] = {}
+    for each in english:
+        middle = (each.start + each.end) / 2
+        if cut.segments and middle <= seconds_of(cut.seek):
+            spans = [(segment.start, segment.end) for segment in cut.segments]
+            nearest = min(range(len(spans)), key=lambda at: max(spans[at][0] - middle, middle - spans[at][1]))
+            texts[nearest] = texts.get(nearest, "") + each.text
+    segments = (
+        replace(segment, translation=texts.get(at, "").strip() or None)
+        for at, segment in enumerate(cut.segments)
+    )
+    return replace(cut, segments=tuple(segments))
+
+
 def cut_window(
     tokens: Sequence[int], tokenizer: Tokenizer, seek: int, n_frames: int, *, keep_open: bool = False
 ) -> WindowCut:

@@ -334,6 +334,16 @@ class TranscribeOptions(TextOptions):
         kind="texts",
         openai=ApiField("except_languages[]", "leave out segments in these languages", examples=("en",)),
     ).as_field(())
+    with_english: bool = in_python(
+        "Translate segments into English too, from the same encoder states.",
+        openai=ApiField(
+            "translate_to",
+            "`en`: segments in other languages also have a `translation`",
+            kind="choice",
+            choices=("en",),
+            reads=bool,
+        ),
+    ).as_field(False)
     speakers: SpeakerOptions | Diarizer | None = _speakers(
         "Identify speakers: their number, or auto. Implies word times.", metavar="auto|N", kind="text"
     ).as_field(None)
@@ -388,6 +398,8 @@ class TranscribeOptions(TextOptions):
             raise OptionError("hallucination_silence_threshold: needs word_timestamps and mode 'seek'")
         if decoding.prompt is not None:
             raise OptionError("prompt: use initial_prompt for a recording")
+        if self.with_english and decoding.task == "translate":
+            raise OptionError("with_english: needs task 'transcribe', got 'translate'")
         if self.follow_languages is True and decoding.language is not None:
             raise OptionError(f"follow_languages: expected no language, got '{decoding.language}'")
         if self.clean and decoding.language is not None and decoding.task == "transcribe":

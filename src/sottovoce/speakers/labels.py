@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import count, groupby
 
 from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS
+from sottovoce.text.normalize import shared_out, width
 from sottovoce.types import Segment, Turn, Word
 
 
@@ -155,6 +156,8 @@ def part_of(
     segment: Segment, words: tuple[Word, ...], groups: Sequence[Sequence[Word]], index: int
 ) -> Segment:
     """Return the part of a segment that has the words of one group."""
+    widths = [width("".join(word.word for word in group)) for group in groups]
+    translation = "".join(shared_out(segment.translation or "", widths)[index])
     return replace(
         segment,
         start=words[0].start if any(groups[:index]) else segment.start,
@@ -163,6 +166,7 @@ def part_of(
         tokens=tuple(token.id for word in words for token in word.tokens),
         words=words,
         speaker=words[0].speaker,
+        translation=translation.strip() or None,
     )
 
 
@@ -171,12 +175,12 @@ def parts_of(segment: Segment, groups: Sequence[tuple[Word, ...]]) -> Iterator[S
     if len(groups) == 1:
         yield replace(segment, words=groups[0], speaker=groups[0][0].speaker)
         return
-    tokens = shared_out(segment.tokens, groups)
+    tokens = tokens_of(segment.tokens, groups)
     for index, (words, ids) in enumerate(zip(groups, tokens, strict=True)):
         yield replace(part_of(segment, words, groups, index), tokens=ids)
 
 
-def shared_out(tokens: Sequence[int], groups: Sequence[Sequence[Word]]) -> list[tuple[int, ...]]:
+def tokens_of(tokens: Sequence[int], groups: Sequence[Sequence[Word]]) -> list[tuple[int, ...]]:
     counts = [sum(len(word.tokens) for word in words) for words in groups]
     texts = iter(token.id for words in groups for word in words for token in word.tokens)
     shared: list[list[int]] = [[] for _ in groups]

@@ -94,6 +94,12 @@ def filtered(text: str, filters: Sequence[TextFilter], language: str) -> str:
     return text
 
 
+def translation_filtered(segment: Segment, filters: Sequence[TextFilter], language: str) -> Segment:
+    if segment.translation is None:
+        return segment
+    return replace(segment, translation=filtered(segment.translation, filters, language))
+
+
 def joined(words: Sequence[Word]) -> str:
     return "".join(word.word for word in words)
 

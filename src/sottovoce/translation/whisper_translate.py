@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.audio.io import AudioSource, Source
 from sottovoce.audio.samples import AudioBuffer, PushedAudio
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import Recogniser
 from sottovoce.runtime.calls import Runtime
-from sottovoce.translation.live_translator import SourceText, sentences, with_translation
-from sottovoce.types import SAMPLE_RATE, Samples, Segment
+from sottovoce.translation.live_translator import SourceText
+from sottovoce.types import SAMPLE_RATE, Samples
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,61 +40,6 @@ def require_multilingual(model: Recogniser) -> None:
     """
     if not model.can_translate:
         raise OptionError(f"translation into 'en': {model.name} is an English-only model or a CTC network")
-
-
-def with_english(
-    model: Recogniser, source: AudioSource, segments: Sequence[Segment], options: TranscribeOptions
-) -> list[Segment]:
-    """Translate the non-English sentences of a transcript by decoding the recording once more.
-
-    source: mixed to mono. options: those of the transcript, which open the source too.
-    Raises: AudioError; OptionError for a model that cannot translate.
-    """
-    require_multilingual(model)
-    whole = list(sentences(segments))
-    foreign = [
-        sentence
-        for sentence in whole
-        if sentence.language != TARGET and sentence.end > sentence.start and sentence.text.strip()
-    ]
-    translations: dict[int, str] = {}
-    for language in dict.fromkeys(sentence.language for sentence in foreign):
-        spoken = [sentence for sentence in foreign if sentence.language == language]
-        translations |= _translated(model, source, spoken, language, options)
-    return [with_translation(sentence, translations.get(sentence.id)) for sentence in whole]
-
-
-def _translated(
-    model: Recogniser,
-    source: AudioSource,
-    spoken: Sequence[Segment],
-    language: str,
-    options: TranscribeOptions,
-) -> dict[int, str]:
-    chosen = TranscribeOptions(
-        decoding=replace(options.decoding, prefix=None, speaker_turns=False),
-        fallback=options.fallback,
-        clip_timestamps=tuple(time for span in _apart(spoken) for time in span),
-        condition_on_previous_text=False,
-        audio_ctx=options.audio_ctx,
-        normalization=options.normalization,
-    )
-    translations: dict[int, str] = {}
-    source = Source.of(source, options)
-    for segment in model.transcribe(source, language=language, task="translate", options=chosen):
-        middle = (segment.start + segment.end) / 2
-        nearest = min(spoken, key=lambda sentence: max(sentence.start - middle, middle - sentence.end))
-        translations[nearest.id] = translations.get(nearest.id, "") + segment.text
-    return translations
-
-
-def _apart(spoken: Sequence[Segment]) -> list[tuple[float, float]]:
-    spans: list[tuple[float, float]] = []
-    for sentence in spoken:
-        start = max(sentence.start, spans[-1][1] if spans else 0.0)
-        if sentence.end > start:
-            spans.append((start, sentence.end))
-    return spans
 
 
 @dataclass(slots=True)

@@ -166,6 +166,8 @@ def transcription_request(form: fields.Fields) -> FileRequest:
             "timestamp_granularities[]", f"response_format {' or '.join(with_words)}", response_format
         )
     options = transcribe_options(values, "transcribe", words="word" in granularities or logprobs)
+    if options.with_english and response_format in ("json", "text"):
+        raise invalid_value("translate_to", "another response_format, with segments", response_format)
     names, references = values["reference_names"], values["references"]
     if response_format == "diarized_json":
         speakers = SpeakerOptions(known=known_speakers(names, references))
@@ -341,6 +343,7 @@ def speaker_segment(segment: Segment) -> dict[str, Json]:
         **span_document(segment.start, segment.end),
         "text": segment.text,
         "speaker": segment.speaker or "A",
+        **translation_field(segment),
     }
 
 
@@ -371,7 +374,12 @@ def segment_document(segment: Segment) -> dict[str, Json]:
         "compression_ratio": score(segment.compression_ratio),
         "no_speech_prob": score(segment.no_speech_prob),
         "language": segment.language,
+        **translation_field(segment),
     }
+
+
+def translation_field(segment: Segment) -> dict[str, Json]:
+    return {} if segment.translation is None else {"translation": segment.translation}
 
 
 def word_document(word: Word) -> dict[str, Json]:
