@@ -393,12 +393,12 @@ def load_model(
     load = partial(load_model, **given)
     prefix, _, of_head = str(name or "").partition(":")
     if prefix == "ctc" or (name is not None and is_ctc_network(name, local_only=local_only)):
-        from sottovoce.ctc.network import acoustic_model
+        from sottovoce.ctc.network import read_network
         from sottovoce.network_model import CtcModel
 
         if prefix == "ctc":
             return CtcModel(load_model(**{**given, "name": of_head}).network, load)
-        return CtcModel(acoustic_model(str(name)), load)
+        return CtcModel(read_network(str(name)), load)
     where = choose_device(device)
     check_runtime(backend)
     numbers = choose_number_format(dtype, where)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sottovoce.audio.io import check_reading
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.ctc.network import AcousticModel, LogProbs, acoustic_model
+from sottovoce.ctc.labels import LabelList, LabelSource, labels_of
+from sottovoce.ctc.network import AcousticModel, LogProbs, StreamStep, function_network, read_network
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, DecoderConfig, read_config
 from sottovoce.errors import OptionError
 from sottovoce.lm.boosting import Hotwords, listed_phrases
@@ -26,7 +27,6 @@ from sottovoce.text.languages import LanguageChoice, language_codes
 if TYPE_CHECKING:
     from sottovoce.alignment.forced import TextAligner
     from sottovoce.audio.io import AudioSource, Recording
-    from sottovoce.ctc.labels import LabelSource
     from sottovoce.decoding.decode import LanguageDetection
     from sottovoce.lm.grammar import Grammar
     from sottovoce.lm.rescoring import WordLanguageModel
@@ -354,11 +354,12 @@ def neural_model(name: str, fusion: CtcFusionOptions) -> WordLanguageModel:
 
 
 def ctc_model(
-    network: LogProbs | str | Path,
+    network: LogProbs | StreamStep | str | Path,
     *,
     labels: LabelSource | None = None,
     blank: int | None = None,
     frame_s: float | None = None,
+    chunk_s: float | None = None,
     longest_s: float | None = None,
     context_s: float | None = None,
     language: str | None = None,
@@ -370,8 +371,8 @@ def ctc_model(
     file of an ONNX network, see `OnnxDescription`; the folder or hub id of an `AutoModelForCTC` of
     transformers with its processor; or "onnx-asr:" and a name or folder of the package onnx-asr.
     labels: as in `labels_of`. blank: their blank, where they don't name it; None: the likeliest label in
-    silence. frame_s: seconds of a frame. logits: whether it returns logits. These four are for functions
-    alone.
+    silence. frame_s: seconds of a frame. chunk_s: seconds of the samples of a `StreamStep`, a function with a
+    state; None: it has none. logits: whether it returns logits. These five are for functions alone.
     longest_s: of a window. context_s: on both sides of the frames that are used. language: a code. None:
     those of the file, else 30 s, a sixth of a window, and none.
 
@@ -380,15 +381,18 @@ def ctc_model(
         CheckpointError: a file cannot be read.
         MissingExtraError: without onnxruntime or transformers.
     """
-    return CtcModel(
-        acoustic_model(
-            network,
-            labels=labels,
-            blank=blank,
-            frame_s=frame_s,
-            longest_s=longest_s,
-            context_s=context_s,
-            language=language,
-            logits=logits,
-        )
-    )
+    if not callable(network):
+        if logits or any(value is not None for value in (labels, blank, frame_s, chunk_s)):
+            raise OptionError(
+                f"{network}: expected no labels, blank, frame_s, chunk_s or logits, which its files have"
+            )
+        made = read_network(str(network))
+    elif labels is None or frame_s is None:
+        raise OptionError("ctc_model: expected labels and frame_s with a function, got none")
+    else:
+        listed = labels_of(labels)
+        listed = listed if blank is None else LabelList(listed.names, blank)
+        made = function_network(network, listed, frame_s=frame_s, chunk_s=chunk_s, logits=logits)
+    given = {"longest_s": longest_s, "context_s": context_s, "language": language}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return CtcModel(replace(made, **chosen))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -289,6 +289,60 @@ def onnx(tmp_path: Path) -> Path:
     return tmp_path / "letters.toml"
 
 
+STREAM = """model = "stream.onnx"
+labels = ["-", "a", "b", "|"]
+frame_ms = 20
+samples = "audio"
+output = "logits"
+logits = true
+chunk_ms = 160
+states = { state = "next_state" }
+"""
+
+
+def streaming(kind: str, folder: Path) -> tuple[CtcModel, Callable[[np.ndarray], np.ndarray]]:
+    """Return a network with a state, and a function that computes its emissions of a whole recording."""
+    if kind == "function":
+
+        def step(samples: np.ndarray, before: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+            """Add a tenth of the scores of the frame before to those of each."""
+            rows = -8 * np.abs(8 * samples[::HOP, None] - np.arange(len(LABELS)))
+            for row in rows:
+                row += 0.0 if before is None else 0.1 * before
+                before = row
+            return rows, rows[-1]
+
+        network = sottovoce.ctc_model(step, labels=LABELS, frame_s=0.02, chunk_s=0.02, logits=True)
+        return network, lambda samples: log_softmax(step(samples, None)[0])
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    shutil.copy(Path(__file__).with_name("stream.onnx"), folder)
+    (folder / "stream.toml").write_text(STREAM)
+    session = onnxruntime.InferenceSession(folder / "stream.onnx")
+    state = np.zeros((1, 1, 6), np.float32)
+    return sottovoce.ctc_model(folder / "stream.toml"), lambda samples: log_softmax(
+        session.run(["logits"], {"audio": samples[None], "state": state})[0][0]
+    )
+
+
+@pytest.mark.parametrize("kind", ["onnx", "function"])
+def test_a_network_with_a_state_streams_what_it_reads_in_the_whole(
+    kind: str, recording: np.ndarray, tmp_path: Path
+) -> None:
+    model, whole = streaming(kind, tmp_path)
+    recording = recording[: 1197 * HOP]  # the last chunk is not full
+    expected = whole(recording)
+    pieces = [AudioChunk(recording[at : at + 3001], at) for at in range(0, len(recording), 3001)]
+    np.testing.assert_allclose(model.network.whole_emissions(pieces), expected, atol=1e-4)
+    np.testing.assert_allclose(model.network.emissions([recording])[0], expected, atol=1e-4)
+    transcript = model.transcribe(recording).collect()
+    assert transcript.words
+    with model.session(vad=False) as session:
+        events = [event for piece in pieces for event in session.push(piece.samples)]
+        events += session.close()
+    words = [word for event in events if isinstance(event, Partial) for word in event.words]
+    assert [word.word for word in words] == [word.word for word in transcript.words]
+
+
 def test_an_onnx_file_is_read_as_its_description_says(onnx: Path) -> None:
     import onnxruntime
 
@@ -439,6 +493,7 @@ def test_networks_that_do_not_fit_are_named(change: dict[str, object], message: 
         ('frame_ms = "20"', "frame_ms: expected"),
         ("frame_ms = 0", "frame_s: expected seconds above 0"),
         ("frames = 20", "letters.toml: expected no field 'frames'"),
+        ("chunk_ms = 160", "letters.toml: expected both states and chunk_ms, or neither"),
         ('labels = "none.txt"', "none.txt: no such file; expected labels"),
     ],
 )
@@ -452,7 +507,7 @@ def test_descriptions_with_faults_are_named(line: str, message: str, onnx: Path)
 
 
 def test_what_a_file_says_is_no_argument(onnx: Path) -> None:
-    with pytest.raises(OptionError, match="expected no labels, blank, frame_s or logits"):
+    with pytest.raises(OptionError, match="expected no labels, blank, frame_s, chunk_s or logits"):
         sottovoce.ctc_model(onnx, labels=LABELS)
     with pytest.raises(OptionError, match="expected labels and frame_s with a function"):
         sottovoce.ctc_model(reads_levels)

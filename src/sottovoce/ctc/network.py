@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.emissions import as_arrays, checked, likely_blank, log_softmax
-from sottovoce.ctc.labels import PIECE_START, LabelList, LabelSource, labels_of, with_space
+from sottovoce.ctc.labels import PIECE_START, LabelList, labels_of, with_space
 from sottovoce.ctc.search import PrefixState
 from sottovoce.errors import CheckpointError, InputError, MissingExtraError, OptionError, cause_of
 from sottovoce.lm.base import Floats
@@ -28,6 +28,8 @@ from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples, Word
 
 LogProbs = Callable[[Sequence[Samples]], Sequence[Any]]
 """Samples at 16 kHz of windows to log-probabilities (T, V) of each: arrays of any library."""
+StreamStep = Callable[[Samples, Any], tuple[Any, Any]]
+"""Next samples of a stream and the state, None at first, to log-probabilities (T, V) and the new state."""
 ONNX_ASR = "onnx-asr:"
 LONGEST_S = 30.0
 CONTEXT_SHARE = 1 / 6
@@ -45,6 +47,35 @@ class EmissionWindow:
     last: int | None
 
 
+class EmissionStream:
+    """The emissions of one stream of a network that has a state.
+
+    n_chunk, n_frame: samples of a step and of a frame.
+    """
+
+    def __init__(self, step: StreamStep, n_chunk: int, n_frame: int) -> None:
+        self._step, self._n_chunk, self._n_frame = step, n_chunk, n_frame
+        self._state: object = None
+        self._held = np.zeros(0, np.float32)
+
+    def read(self, samples: Samples, *, is_last: bool = False) -> list[Floats]:
+        """Return log-probabilities (T, V) of each step that samples (n,) complete, at the end of the rest."""
+        self._held = np.concatenate((self._held, samples))
+        rows: list[Floats] = []
+        while len(self._held) >= self._n_chunk:
+            rows.append(self._stepped(self._held[: self._n_chunk]))
+            self._held = self._held[self._n_chunk :]
+        if is_last and len(self._held) >= self._n_frame:
+            padded = np.pad(self._held, (0, self._n_chunk - len(self._held)))
+            rows.append(self._stepped(padded)[: math.ceil(len(self._held) / self._n_frame)])
+        return rows
+
+    def _stepped(self, samples: Samples) -> Floats:
+        rows, self._state = self._step(samples, self._state)
+        array: Floats = as_arrays(rows, None)[0]
+        return array
+
+
 @dataclass(frozen=True)
 class AcousticModel:
     """A CTC network.
@@ -52,7 +83,8 @@ class AcousticModel:
     log_probs: see `LogProbs`. labels: names of its outputs, and the index of the blank; None: the likeliest
     label in silence. frame_s: seconds a frame. longest_s: of a window. context_s: on both sides of the frames
     that are used; None: a sixth of a window. language: a code, or "". n_bytes: of its weights, if known.
-    decoder: a `decoder.toml` of its language models, or None.
+    decoder: a `decoder.toml` of its language models, or None. stream: begins a stream of a network that has a
+    state and reads recordings without windows; or None.
 
     Raises:
         OptionError: a duration that is not above 0, or windows that are all context.
@@ -67,6 +99,7 @@ class AcousticModel:
     name: str = "network"
     n_bytes: int = 0
     decoder: Path | None = None
+    stream: Callable[[], EmissionStream] | None = None
 
     def __post_init__(self) -> None:
         for name in ("frame_s", "longest_s"):
@@ -107,11 +140,25 @@ class AcousticModel:
         windows = self.log_probs(samples)
         if len(windows) != len(samples):
             raise InputError(f"{self.name}: expected emissions of {len(samples)} windows, got {len(windows)}")
+        return self._checked(windows)
+
+    def _checked(self, windows: Sequence[Any]) -> list[Floats]:
         try:
             arrays = (as_arrays(each, None)[0] for each in windows)
             return [checked(array, None, len(self.labels.names))[0][0] for array in arrays]
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from error
+
+    def streamed(self, stream: EmissionStream, samples: Samples, *, is_last: bool = False) -> Floats:
+        """Return the log-probabilities (T, V) that samples (n,) add to a stream. Errors: as `emissions`."""
+        empty = np.zeros((0, len(self.labels.names)), np.float32)
+        return np.concatenate([empty, *self._checked(stream.read(samples, is_last=is_last))])
+
+    def steps(self, stream: EmissionStream, chunks: Iterable[AudioChunk]) -> Iterator[Callable[[], Floats]]:
+        """Yield the calls of `streamed` that read a recording."""
+        for chunk in chunks:
+            yield partial(self.streamed, stream, chunk.samples)
+        yield partial(self.streamed, stream, np.zeros(0, np.float32), is_last=True)
 
     def windows(self, chunks: Iterable[AudioChunk]) -> Iterator[EmissionWindow]:
         """Cut a recording into windows."""
@@ -153,8 +200,11 @@ class AcousticModel:
     def whole_emissions(self, chunks: Iterable[AudioChunk]) -> Floats:
         """Return the log-probabilities (T, V) of a recording. Errors: as `emissions` and `rows`."""
         pieces = [np.zeros((0, len(self.labels.names)), np.float32)]
-        for window in self.windows(chunks):
-            pieces += self.rows([window], self.emissions([window.samples]))
+        if self.stream is not None:
+            pieces += (step() for step in self.steps(self.stream(), chunks))
+        else:
+            for window in self.windows(chunks):
+                pieces += self.rows([window], self.emissions([window.samples]))
         return np.concatenate(pieces)
 
     def blanks(self, n_frames: int) -> Floats:
@@ -202,38 +252,47 @@ def spaced(words: Sequence[Word], language: str, offset_s: float) -> list[Word]:
     ]
 
 
-def acoustic_model(
-    network: LogProbs | str | Path,
+def function_network(
+    function: LogProbs | StreamStep,
+    labels: LabelList,
     *,
-    labels: LabelSource | None = None,
-    blank: int | None = None,
-    frame_s: float | None = None,
-    longest_s: float | None = None,
-    context_s: float | None = None,
-    language: str | None = None,
+    frame_s: float,
+    chunk_s: float | None = None,
     logits: bool = False,
 ) -> AcousticModel:
-    """Make a network; arguments and errors as those of `ctc_model`."""
-    given = {"longest_s": longest_s, "context_s": context_s, "language": language}
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if not callable(network):
-        if labels is not None or blank is not None or frame_s is not None or logits:
-            raise OptionError(
-                f"{network}: expected no labels, blank, frame_s or logits, which its files have"
-            )
-        return replace(_read(str(network)), **chosen)
-    if labels is None or frame_s is None:
-        raise OptionError("ctc_model: expected labels and frame_s with a function, got none")
-    listed = labels_of(labels)
-    listed = listed if blank is None else LabelList(listed.names, blank)
+    """Make a network of a function. chunk_s: seconds of each `StreamStep`; None: it is a `LogProbs`."""
 
-    def normalised(samples: Sequence[Samples]) -> list[Floats]:
-        return [log_softmax(as_arrays(each, None)[0].astype(np.float32)) for each in network(samples)]
+    def normalised(rows: Any) -> Floats:
+        return log_softmax(as_arrays(rows, None)[0].astype(np.float32)) if logits else rows
 
-    return AcousticModel(normalised if logits else network, listed, frame_s, **chosen)
+    call: Any = function
+    if chunk_s is None:
+        return AcousticModel(lambda samples: [*map(normalised, call(samples))], labels, frame_s)
+
+    def step(samples: Samples, state: Any) -> tuple[Floats, Any]:
+        rows, state = call(samples, state)
+        return normalised(rows), state
+
+    return streaming_network(step, labels, chunk_s=chunk_s, frame_s=frame_s)
 
 
-def _read(name: str) -> AcousticModel:
+def streaming_network(
+    step: StreamStep, labels: LabelList, *, chunk_s: float, frame_s: float
+) -> AcousticModel:
+    """Make a network of its steps. Raises: OptionError for chunks that are no whole number of frames."""
+    n_frames = round(chunk_s / frame_s)
+    if n_frames < 1 or abs(n_frames * frame_s - chunk_s) > 1e-6:
+        raise OptionError(f"chunk_s: expected a multiple of frame_s, {frame_s:g}, got {chunk_s:g}")
+    stream = partial(EmissionStream, step, round(chunk_s * SAMPLE_RATE), round(frame_s * SAMPLE_RATE))
+
+    def log_probs(windows: Sequence[Samples]) -> list[Floats]:
+        return [np.concatenate(stream().read(samples, is_last=True)) for samples in windows]
+
+    return AcousticModel(log_probs, labels, frame_s, stream=stream)
+
+
+def read_network(name: str) -> AcousticModel:
+    """Read a network of a TOML file, "onnx-asr:NAME", or of transformers. Errors: `ctc_model`."""
     path = Path(name).expanduser()
     if name.startswith(ONNX_ASR):
         return _onnx_asr_network(name.removeprefix(ONNX_ASR))
@@ -263,7 +322,9 @@ class OnnxDescription(msgspec.Struct, forbid_unknown_fields=True):
 
     model, labels, decoder: files next to it; labels also a list. samples, lengths: names of inputs; lengths
     (B,) int64 may be left out. output: (B, T, V), log-probabilities, or logits. n_frames: of the output that
-    holds (B,) frames, if there is one. B is 1 if the file says so. The others are fields of `AcousticModel`.
+    holds (B,) frames, if there is one. B is 1 if the file says so. states: of a network that reads streams in
+    chunks of chunk_ms, inputs, zeros at first, and the outputs with their next values; B is 1. The others are
+    fields of `AcousticModel`.
     """
 
     model: str
@@ -273,6 +334,8 @@ class OnnxDescription(msgspec.Struct, forbid_unknown_fields=True):
     output: str
     lengths: str | None = None
     n_frames: str | None = None
+    states: dict[str, str] = {}
+    chunk_ms: float | None = None
     logits: bool = False
     blank: int | None = None
     longest_s: float = LONGEST_S
@@ -292,40 +355,64 @@ def _onnx_network(path: Path) -> AcousticModel:
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common base
         raise CheckpointError(f"{file}: expected an ONNX network, got {cause_of(error)}") from error
-    for kind, names, there in (
-        ("input", (about.samples, about.lengths), session.get_inputs()),
-        ("output", (about.output, about.n_frames), session.get_outputs()),
+    if (about.chunk_ms is None) != (not about.states):
+        raise OptionError(f"{path}: expected both states and chunk_ms, or neither, got one of them")
+    inputs = {each.name: each for each in session.get_inputs()}
+    for kind, names, present in (
+        ("input", (about.samples, about.lengths, *about.states), list(inputs)),
+        ("output", (about.output, about.n_frames, *about.states.values()), _names(session.get_outputs())),
     ):
-        present = [each.name for each in there]
         missing = next((name for name in names if name is not None and name not in present), None)
         if missing is not None:
             raise OptionError(
                 f"{path}: expected an {kind} of {file.name} ({', '.join(present)}), got {missing!r}"
             )
     labels = labels_of(path.parent / about.labels if isinstance(about.labels, str) else about.labels)
-    outputs = [about.output] + ([] if about.n_frames is None else [about.n_frames])
+    labels = labels if about.blank is None else LabelList(labels.names, about.blank)
+    outputs = [about.output, *about.states.values()] + ([] if about.n_frames is None else [about.n_frames])
+    n_states, frame_s = len(about.states), about.frame_ms / 1000
 
-    def run(samples: Samples) -> Floats:
-        given: dict[str, Any] = {about.samples: samples}
+    def run(samples: Samples, state: Sequence[Floats]) -> tuple[Floats, list[Floats]]:
+        given: dict[str, Any] = {about.samples: np.ascontiguousarray(samples, np.float32)}
         if about.lengths is not None:
             given[about.lengths] = np.full(len(samples), samples.shape[1])
-        rows, *counts = session.run(outputs, given)
-        rows = rows[:, : int(counts[0][0])] if counts else rows
-        return log_softmax(rows.astype(np.float32)) if about.logits else rows
+        rows, *others = session.run(outputs, given | dict(zip(about.states, state, strict=True)))
+        rows = rows[:, : int(others[-1][0])] if about.n_frames is not None else rows
+        return (log_softmax(rows.astype(np.float32)) if about.logits else rows), others[:n_states]
 
-    shape = next(each.shape for each in session.get_inputs() if each.name == about.samples)
-    alike = together(lambda samples: run(np.ascontiguousarray(samples, np.float32)))
-    return AcousticModel(
-        alike if shape[0] != 1 else lambda windows: [rows for one in windows for rows in alike([one])],
-        labels if about.blank is None else LabelList(labels.names, about.blank),
-        about.frame_ms / 1000,
-        about.longest_s,
-        about.context_s,
-        about.language,
-        path.stem,
-        file.stat().st_size,
-        None if about.decoder is None else path.parent / about.decoder,
+    def step(samples: Samples, state: list[Floats] | None) -> tuple[Floats, list[Floats]]:
+        rows, state = run(samples[None], state or [_zeros(inputs[name]) for name in about.states])
+        return rows[0], state
+
+    alike = together(lambda samples: run(samples, ())[0])
+    if about.chunk_ms is not None:
+        network = streaming_network(step, labels, chunk_s=about.chunk_ms / 1000, frame_s=frame_s)
+    elif inputs[about.samples].shape[0] == 1:
+        network = AcousticModel(
+            lambda windows: [rows for one in windows for rows in alike([one])], labels, frame_s
+        )
+    else:
+        network = AcousticModel(alike, labels, frame_s)
+    return replace(
+        network,
+        longest_s=about.longest_s,
+        context_s=about.context_s,
+        language=about.language,
+        name=path.stem,
+        n_bytes=file.stat().st_size,
+        decoder=None if about.decoder is None else path.parent / about.decoder,
     )
+
+
+def _names(nodes: Sequence[Any]) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def _zeros(node: Any) -> Floats:
+    """Return the first state of an input; dimensions that the file leaves open are 1."""
+    kind = node.type.removeprefix("tensor(").removesuffix(")")
+    shape = [size if isinstance(size, int) else 1 for size in node.shape]
+    return np.zeros(shape, "float32" if kind == "float" else kind)
 
 
 def _onnx_asr_network(name: str) -> AcousticModel:

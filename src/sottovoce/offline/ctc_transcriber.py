@@ -13,7 +13,7 @@ from itertools import islice
 
 import numpy as np
 
-from sottovoce.audio.io import Recording
+from sottovoce.audio.io import AudioReader, Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.network import AcousticModel, new_words
@@ -146,15 +146,23 @@ class CtcTranscriber(RecordingTranscriber):
             duration_s = None if last is None else (last - first) * frame_s
             part = recording if last is None else recording.part(first * frame_s, duration_s)
             with part.open() as reader:
-                windows = self.network.windows(reader)
-                while batch := list(islice(windows, self.options.batch_size)):
-                    call = EmissionsCall(self.network, [window.samples for window in batch])
-                    for rows in self.network.rows(batch, self.runtime.run(call)):
-                        n_done += len(rows)
-                        yield rows
+                for rows in self._emitted(reader):
+                    n_done += len(rows)
+                    yield rows
         state.duration = state.duration or start_s + n_done * frame_s
         if not n_done and start_s > 0:
             raise AudioError(f"{recording.name}: expected sound at {start_s:g} s, where to begin, got less")
+
+    def _emitted(self, reader: AudioReader) -> Iterator[Floats]:
+        network = self.network
+        if network.stream is not None:
+            for step in network.steps(network.stream(), reader):
+                yield self.runtime.run(RunOnHost(step))
+            return
+        windows = network.windows(reader)
+        while batch := list(islice(windows, self.options.batch_size)):
+            call = EmissionsCall(network, [window.samples for window in batch])
+            yield from network.rows(batch, self.runtime.run(call))
 
     def _spoken(self, recording: Recording) -> list[tuple[int, int]]:
         """Return the frames [first, last) of speech; pauses within the context of windows are part of it."""

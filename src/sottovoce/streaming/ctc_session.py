@@ -11,12 +11,13 @@ Speech before a pause stays in the window, with at most 2 s of the pause, and th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.ctc.decoder import CtcDecoder
-from sottovoce.ctc.network import AcousticModel, new_words, spaced
+from sottovoce.ctc.network import AcousticModel, EmissionStream, new_words, spaced
 from sottovoce.ctc.search import PrefixState
 from sottovoce.options.live import Latency
 from sottovoce.runtime.calls import RunOnHost, Runtime
@@ -77,6 +78,9 @@ class CtcSession(LiveSession):
         """Of the open utterance."""
         self._held: Samples = np.zeros(0, np.float32)
         """The last speech, also of utterances before, from the frame `_first` of the open utterance on."""
+        self._stream: EmissionStream | None = None
+        self._ahead = np.zeros((0, len(network.labels.names)), np.float32)
+        """Of a network with a state: the emissions that were not searched."""
         self._start = self._end = 0
         self._first = self._n_done = 0
         self._committed_s = 0.0
@@ -96,6 +100,8 @@ class CtcSession(LiveSession):
         """Begin an utterance, before which the network sees the speech of those before."""
         frame = self._network.samples_of(1)
         self._search = self._decoder.start()
+        if self._network.stream is not None:
+            self._stream, self._ahead = self._network.stream(), self._ahead[:0]
         self._held = self._held[len(self._held) % frame :]
         self._first, self._n_done = -(len(self._held) // frame), 0
         self._start = self._end = sample
@@ -125,11 +131,12 @@ class CtcSession(LiveSession):
         """Search the frames up to a sample that have their right context, and look ahead at the others."""
         search, decoder = self._search, self._decoder
         assert search is not None
-        rows = self._emissions(until)
+        rows = self._emissions(until, is_last=is_last)
         n_ahead = 0 if is_last else round(self._right_s / self._network.frame_s)
-        is_short = len(self._held) < self._least_samples and not is_last
+        is_short = self._stream is None and len(self._held) < self._least_samples and not is_last
         n_settled = 0 if is_short else max(0, len(rows) - n_ahead)
         self._n_done += n_settled
+        self._ahead = self._ahead[n_settled:]
 
         def searched() -> list[Word]:
             """Return the likely words after those that are committed."""
@@ -149,12 +156,16 @@ class CtcSession(LiveSession):
             rest = spaced([] if is_last else likely, self._language, offset_s)
             self._events.emit_unstable(rest, self._language, now_s, committed_s=self._committed_s)
 
-    def _emissions(self, until: int) -> Floats:
+    def _emissions(self, until: int, *, is_last: bool) -> Floats:
         """Return the emissions of the frames up to a sample that were not searched."""
         network = self._network
-        if until > self._end:
-            self._held = np.concatenate((self._held, self._schedule.buffer.view(self._end, until)))
-            self._end = until
+        new = self._schedule.buffer.view(self._end, max(self._end, until))
+        self._end += len(new)
+        if self._stream is not None:
+            read = partial(network.streamed, self._stream, new, is_last=is_last)
+            self._ahead = np.concatenate((self._ahead, self._runtime.run(RunOnHost(read))))
+            return self._ahead
+        self._held = np.concatenate((self._held, new))
         n_frames = int((self._end - self._start) / SAMPLE_RATE / network.frame_s)
         first = max(self._first, min(n_frames - int(self._window_s / network.frame_s), self._n_done))
         self._held = self._held[network.samples_of(first) - network.samples_of(self._first) :]
