@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce.audio.io import Recording, check_reading
 from sottovoce.audio.mel import MELS_PER_FRAME, log_mel, window_features
-from sottovoce.errors import AudioError, OptionError, cause_of
-from sottovoce.lm import HOTWORD_WEIGHT
+from sottovoce.errors import OptionError, cause_of
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.dims import DENSE, EXACT, FULL_WINDOW_S, frames_of
 from sottovoce.models.load import load_checkpoint, n_parameters, store_mode
 from sottovoce.models.sources.find import Source, Sources, default_model, is_ctc_network
-from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language, transcriber_for
+from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcriber import SecondModel, with_arguments
 from sottovoce.options.decoding import BEAM_SIZE, DeferralOptions
 from sottovoce.options.live import LiveOptions
@@ -28,16 +27,12 @@ from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, Task
+from sottovoce.types import FRAMES_PER_SECOND, Floats, Samples, Task
 
 if TYPE_CHECKING:
     from sottovoce.alignment.forced import TextAligner
-    from sottovoce.audio.io import AudioSource
     from sottovoce.ctc.network import AcousticModel
-    from sottovoce.decoding.decode import LanguageDetection
-    from sottovoce.lm.boosting import Hotwords
     from sottovoce.lm.fusion import ShallowFusion
-    from sottovoce.lm.grammar import Grammar
     from sottovoce.models.backend import Backend
     from sottovoce.models.checkpoint.base import Checkpoint
     from sottovoce.models.ctc_head import CtcHead
@@ -51,8 +46,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LM_WEIGHT = 0.3
-"""Of an n-gram over token ids. Source: docs/lm-fusion.md."""
 CONTEXT_S = 1.0
 """On both sides of the used frames of a CTC head; at most a quarter of a short window. Set by hand."""
 
@@ -199,33 +192,14 @@ class Model(Recogniser):
         codes = self.languages if self.tokenizer.is_multilingual else ()
         return with_arguments(options, codes, language, task, word_timestamps, beam_size)
 
-    def fusion(
-        self,
-        *,
-        lm: str | Path | None = None,
-        lm_weight: float | None = None,
-        hotwords: Hotwords | None = None,
-        hotword_weight: float | None = None,
-        grammar: Grammar | str | Path | None = None,
-        grammar_penalty: float | None = None,
-        lexicon: str | Path | None = None,
-        neural_lm: str | Path | None = None,
-        config: str | Path | None = None,
-    ) -> ShallowFusion:
-        for name, value in (("lexicon", lexicon), ("neural_lm", neural_lm), ("config", config)):
-            if value is not None:
-                raise OptionError(f"{name}: expected a CTC network, got the Whisper model {self.name}")
+    def fusion(self, **given: Any) -> ShallowFusion:
         from sottovoce.lm.fusion import text_fusion
 
-        return text_fusion(
-            self.tokenizer,
-            lm=lm,
-            lm_weight=LM_WEIGHT if lm_weight is None else lm_weight,
-            hotwords=hotwords,
-            hotword_weight=HOTWORD_WEIGHT if hotword_weight is None else hotword_weight,
-            grammar=grammar,
-            grammar_penalty=grammar_penalty,
-        )
+        chosen = {name: value for name, value in given.items() if value is not None}
+        for name in ("lexicon", "neural_lm", "config"):
+            if name in chosen:
+                raise OptionError(f"{name}: expected a CTC network, got the Whisper model {self.name}")
+        return text_fusion(self.tokenizer, **chosen)
 
     def _aligner(self, language: str | None, recording: Recording, options: AlignOptions) -> TextAligner:
         from sottovoce.alignment.forced import ROUGH, AttentionTimer, CtcTimer, TextAligner, in_tokens
@@ -246,38 +220,6 @@ class Model(Recogniser):
         with Recording(recording.beginning(30.0)) as beginning:
             beginning.name = recording.name
             return self._detected(beginning, list(choice.allowed) or None).language
-
-    def detect_language(
-        self,
-        source: AudioSource,
-        *,
-        languages: str | Sequence[str] | None = None,
-        sample_rate: int = SAMPLE_RATE,
-    ) -> LanguageDetection:
-        with Recording(source, sample_rate=sample_rate) as recording:
-            return self._detected(recording, languages)
-
-    def _detected(self, recording: Recording, languages: str | Sequence[str] | None) -> LanguageDetection:
-        detection = recording_language(self._language_transcriber(languages), recording)
-        if detection is None:
-            raise AudioError(f"{recording.name}: expected audio, got none")
-        return detection
-
-    def language_spans(
-        self,
-        source: AudioSource,
-        *,
-        languages: str | Sequence[str] | None = None,
-        sample_rate: int = SAMPLE_RATE,
-    ) -> Iterator[LanguageSpan]:
-        transcriber = self._language_transcriber(languages)
-        recording = Recording(source, sample_rate=sample_rate)
-
-        def spans() -> Iterator[LanguageSpan]:
-            with recording:
-                yield from language_spans(transcriber, recording)
-
-        return spans()
 
     def _language_transcriber(self, languages: str | Sequence[str] | None) -> Transcriber:
         if not self.tokenizer.is_multilingual:

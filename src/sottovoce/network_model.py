@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,12 +26,9 @@ from sottovoce.text.languages import LanguageChoice, language_codes
 
 if TYPE_CHECKING:
     from sottovoce.alignment.forced import TextAligner
-    from sottovoce.audio.io import AudioSource, Recording
-    from sottovoce.decoding.decode import LanguageDetection
-    from sottovoce.lm.grammar import Grammar
+    from sottovoce.audio.io import Recording
     from sottovoce.lm.rescoring import WordLanguageModel
     from sottovoce.models.dims import EncoderMode
-    from sottovoce.offline.pipeline import LanguageSpan
     from sottovoce.options.decoding import VadStreamOptions
     from sottovoce.options.live import Captions, Finals, Switching
     from sottovoce.options.transcribe import AlignOptions, Speakers
@@ -53,8 +50,8 @@ MOST_DECODERS = 4
 class CtcModel(Recogniser):
     """A CTC network with a search; made by `load_model` or `ctc_model`.
 
-    config: language models and options of the search, which arguments of `fusion` and `decoder` replace;
-    None: those that the file of the network names.
+    config: language models and options of the search, which arguments of `fusion` replace; None: those that
+    the file of the network names.
     """
 
     def __init__(
@@ -178,21 +175,7 @@ class CtcModel(Recogniser):
             raise OptionError(f"fusion: expected a decoder of the labels of {self.name}, got one of others")
         return fusion
 
-    def fusion(
-        self,
-        *,
-        lm: str | Path | None = None,
-        lm_weight: float | None = None,
-        hotwords: Hotwords | None = None,
-        hotword_weight: float | None = None,
-        grammar: Grammar | str | Path | None = None,
-        grammar_penalty: float | None = None,
-        lexicon: str | Path | None = None,
-        neural_lm: str | Path | None = None,
-        config: str | Path | None = None,
-    ) -> CtcDecoder:
-        given = dict(locals())
-        del given["self"]
+    def fusion(self, **given: Any) -> CtcDecoder:
         return self._decoder_of(self._config_with(**given))
 
     def with_language_models(self, **given: Any) -> CtcModel:
@@ -201,30 +184,33 @@ class CtcModel(Recogniser):
     def _config_with(
         self,
         *,
+        lm: str | Path | None = None,
+        lm_weight: float | None = None,
         hotwords: Hotwords | None = None,
-        config: str | Path | None = None,
-        lexicon: str | Path | None = None,
+        hotword_weight: float | None = None,
         grammar: object = None,
         grammar_penalty: float | None = None,
-        **given: Any,
+        lexicon: str | Path | None = None,
+        neural_lm: str | Path | None = None,
+        config: str | Path | None = None,
     ) -> DecoderConfig:
         """Return the model's language models and search with those that are given; phrases are added."""
         if grammar is not None or grammar_penalty is not None:
             self._refuse("grammar")
         chosen = self.config if config is None else read_config(config)
-        files = {"lm": given.get("lm"), "lexicon": lexicon, "neural_lm": given.get("neural_lm")}
         changes: dict[str, Any] = {
-            name: str(file) if name == "neural_lm" else Path(file) for name, file in files.items() if file
+            "lm": lm and Path(lm),
+            "lexicon": lexicon and Path(lexicon),
+            "neural_lm": neural_lm and str(neural_lm),
         }
-        weights = {name: given.get(name) for name in ("lm_weight", "hotword_weight")}
-        fusion = replace(chosen.fusion, **{name: one for name, one in weights.items() if one is not None})
-        weight = fusion.hotword_weight
+        weights = {"lm_weight": lm_weight, "hotword_weight": hotword_weight}
+        fusion = replace(chosen.fusion, **_given(weights))
         phrases = [
-            *listed_phrases(chosen.hotwords, default_weight=weight),
-            *listed_phrases(hotwords, default_weight=weight),
+            *listed_phrases(chosen.hotwords, default_weight=fusion.hotword_weight),
+            *listed_phrases(hotwords, default_weight=fusion.hotword_weight),
         ]
         boosted = {phrase.text: phrase.weight for phrase in phrases}
-        return replace(chosen, fusion=fusion, hotwords=boosted or None, **changes)
+        return replace(chosen, fusion=fusion, hotwords=boosted or None, **_given(changes))
 
     def _decoder_of(self, config: DecoderConfig) -> CtcDecoder:
         """Make a decoder, or return one of the last few; n-grams and neural models are loaded once."""
@@ -272,14 +258,7 @@ class CtcModel(Recogniser):
         timer = CtcTimer(self.network, rough.decoder)
         return TextAligner(timer, at_spaces, rough, rough.fixed_language, options)
 
-    def detect_language(
-        self, source: AudioSource, *, languages: str | Sequence[str] | None = None, sample_rate: int = 16_000
-    ) -> LanguageDetection:
-        self._refuse("detection of languages")
-
-    def language_spans(
-        self, source: AudioSource, *, languages: str | Sequence[str] | None = None, sample_rate: int = 16_000
-    ) -> Iterator[LanguageSpan]:
+    def _language_transcriber(self, languages: str | Sequence[str] | None) -> NoReturn:
         self._refuse("detection of languages")
 
     def session(
@@ -347,6 +326,10 @@ class CtcModel(Recogniser):
         self._refuse("special tokens")
 
 
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def neural_model(name: str, fusion: CtcFusionOptions) -> WordLanguageModel:
     from sottovoce.lm.neural import CausalWordModel
 
@@ -393,6 +376,5 @@ def ctc_model(
         listed = labels_of(labels)
         listed = listed if blank is None else LabelList(listed.names, blank)
         made = function_network(network, listed, frame_s=frame_s, chunk_s=chunk_s, logits=logits)
-    given = {"longest_s": longest_s, "context_s": context_s, "language": language}
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return CtcModel(replace(made, **chosen))
+    chosen = {"longest_s": longest_s, "context_s": context_s, "language": language}
+    return CtcModel(replace(made, **_given(chosen)))

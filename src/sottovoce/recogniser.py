@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from sottovoce.audio.io import Recording, check_is_there
-from sottovoce.errors import OptionError
+from sottovoce.errors import AudioError, OptionError
+from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
 from sottovoce.offline.together import TogetherTranscription
 from sottovoce.offline.transcriber import RecordingTranscriber, SecondModel
 from sottovoce.offline.transcription import (
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.lm.grammar import Grammar
     from sottovoce.models.dims import EncoderMode
-    from sottovoce.offline.pipeline import LanguageSpan
     from sottovoce.offline.resume import ResumePoint
+    from sottovoce.offline.transcriber import Transcriber
     from sottovoce.options.decoding import DeferralOptions, VadStreamOptions
     from sottovoce.options.live import Captions, Finals, LiveOptions, Switching
     from sottovoce.speakers.live_speakers import LiveSpeakers
@@ -364,7 +365,6 @@ class Recogniser(ABC):
             ).collect()
         return find_phrase(source, phrase, least_score=least_score)
 
-    @abstractmethod
     def detect_language(
         self,
         source: AudioSource,
@@ -380,8 +380,15 @@ class Recogniser(ABC):
             AudioError: the recording cannot be read, or has no audio.
             OptionError: an unknown language, or a model that cannot tell languages apart.
         """
+        with Recording(source, sample_rate=sample_rate) as recording:
+            return self._detected(recording, languages)
 
-    @abstractmethod
+    def _detected(self, recording: Recording, languages: str | Sequence[str] | None) -> LanguageDetection:
+        detection = recording_language(self._language_transcriber(languages), recording)
+        if detection is None:
+            raise AudioError(f"{recording.name}: expected audio, got none")
+        return detection
+
     def language_spans(
         self,
         source: AudioSource,
@@ -397,6 +404,18 @@ class Recogniser(ABC):
             AudioError: the recording cannot be read.
             OptionError: an unknown language, or a model that cannot tell languages apart.
         """
+        transcriber = self._language_transcriber(languages)
+        recording = Recording(source, sample_rate=sample_rate)
+
+        def spans() -> Iterator[LanguageSpan]:
+            with recording:
+                yield from language_spans(transcriber, recording)
+
+        return spans()
+
+    @abstractmethod
+    def _language_transcriber(self, languages: str | Sequence[str] | None) -> Transcriber:
+        """Raises: OptionError for a model that cannot tell languages apart."""
 
     @abstractmethod
     def session(
