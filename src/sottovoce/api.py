@@ -286,6 +286,8 @@ class Model(Recogniser):
 
 
 def _shallow(fusion: LanguageModels | None) -> ShallowFusion | None:
+    if fusion is None:
+        return None
     from sottovoce.ctc.decoder import CtcDecoder
 
     if isinstance(fusion, CtcDecoder):

@@ -128,6 +128,9 @@ def test_ttml_and_eaf_are_xml_with_all_words(transcript: Transcript) -> None:
     assert sorted(text for _, text in read) == sorted(spoken_words)
     identifiers = [each.get("ANNOTATION_ID") for each in eaf.iter("ALIGNABLE_ANNOTATION")]
     assert len({*identifiers}) == len(identifiers)
+    named = replace(transcript, segments=[replace(each, speaker="A & <B>") for each in transcript.segments])
+    tiers = ET.fromstring(write_transcript(writer_for("eaf"), named)).findall("TIER")
+    assert {tier.get("PARTICIPANT") for tier in tiers} <= {"A & <B>", None}
 
 
 @BROAD

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
-from filelock import FileLock, Timeout
-
 from sottovoce.errors import ManifestError, MissingExtraError, OptionError, SottovoceError
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document import Json, document, json_text
@@ -190,6 +188,8 @@ def open_results(place: str | Path) -> Iterator[ResultTable]:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
+    from filelock import FileLock, Timeout  # a command that transcribes imports this file
+
     lock = FileLock(path.with_name(fitting_name(f".{path.name}", ".lock")))
     try:
         lock.acquire(timeout=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from xml.sax.saxutils import escape, quoteattr
+from html import escape
 
 from sottovoce.formats.base import TranscriptInfo
 from sottovoce.formats.plain import WholeWriter, speaker_tiers
@@ -16,7 +16,11 @@ HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
 def xml_text(text: str) -> str:
-    return escape(_INVALID.sub("\ufffd", text))
+    return escape(_INVALID.sub("\ufffd", text), quote=False)
+
+
+def _quoted(text: str) -> str:
+    return '"' + escape(_INVALID.sub("\ufffd", text)) + '"'
 
 
 class TtmlWriter(CueWriter):
@@ -77,8 +81,8 @@ class EafWriter(WholeWriter):
                     f"<ANNOTATION_VALUE>{xml_text(text)}</ANNOTATION_VALUE>"
                     "</ALIGNABLE_ANNOTATION></ANNOTATION>\n"
                 )
-            who = f" PARTICIPANT={quoteattr(xml_text(speaker))}" if speaker else ""
-            head = f'<TIER LINGUISTIC_TYPE_REF="text"{who} TIER_ID={quoteattr(_INVALID.sub("", name))}>\n'
+            who = f" PARTICIPANT={_quoted(speaker)}" if speaker else ""
+            head = f'<TIER LINGUISTIC_TYPE_REF="text"{who} TIER_ID={_quoted(name)}>\n'
             tiers += [head, *annotations, "</TIER>\n"]
         return (
             f'{HEAD}<ANNOTATION_DOCUMENT AUTHOR="" DATE="1970-01-01T00:00:00Z" FORMAT="3.0" VERSION="3.0"\n'

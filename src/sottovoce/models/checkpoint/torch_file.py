@@ -14,7 +14,6 @@ import io
 import math
 import mmap
 import pickle
-import pickletools
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
@@ -170,6 +169,8 @@ class _Interpreter:
 
     def value(self, file: io.BytesIO | mmap.mmap) -> object:
         """Interpret the next pickle of a file. Raises: ValueError, or what a damaged one leads to."""
+        from pickletools import genops  # slow to import, and most checkpoints are in other formats
+
         stack: list[object] = []
         marks: list[int] = []
         memo: dict[object, object] = {}
@@ -180,7 +181,7 @@ class _Interpreter:
             del stack[at:]
             return values
 
-        for opcode, argument, _ in pickletools.genops(cast("IO[bytes]", file)):
+        for opcode, argument, _ in genops(cast("IO[bytes]", file)):
             name = opcode.name
             if name in _CONSTANTS:
                 stack.append(_CONSTANTS[name]())
