@@ -19,9 +19,8 @@ from sottovoce.models.load import load_checkpoint, n_parameters, store_mode
 from sottovoce.models.sources.find import Source, Sources, default_model, is_ctc_network
 from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcriber import SecondModel, with_arguments
-from sottovoce.options.decoding import BEAM_SIZE, DeferralOptions
-from sottovoce.options.live import LiveOptions
-from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions
+from sottovoce.options.decoding import BEAM_SIZE
+from sottovoce.options.transcribe import AlignOptions, TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime
@@ -38,10 +37,7 @@ if TYPE_CHECKING:
     from sottovoce.models.ctc_head import CtcHead
     from sottovoce.models.dims import EncoderMode
     from sottovoce.offline.transcriber import RecordingTranscriber, Transcriber
-    from sottovoce.options.decoding import VadStreamOptions
-    from sottovoce.options.live import Captions, Finals, Switching
-    from sottovoce.speakers.live_speakers import LiveSpeakers
-    from sottovoce.streaming.options import StreamOptions
+    from sottovoce.streaming.options import SessionOptions
     from sottovoce.streaming.session import Session
 
 logger = logging.getLogger(__name__)
@@ -167,17 +163,6 @@ class Model(Recogniser):
         model._fusion = self.fusion(**given)
         return model
 
-    def as_second(
-        self,
-        deferral: DeferralOptions | None = None,
-        fusion: LanguageModels | None = None,
-        runtime: Runtime | None = None,
-    ) -> SecondModel:
-        reader = self.transcriber(
-            self.options(None, None, None, self.beam_size, TranscribeOptions()), fusion, None, runtime
-        )
-        return SecondModel(reader, deferral or DeferralOptions())
-
     def options(
         self,
         language: str | Sequence[str] | None,
@@ -227,46 +212,20 @@ class Model(Recogniser):
         options = self.options(languages, None, None, None, TranscribeOptions())
         return transcriber_for(self.runtime, self.tokenizer, options, None)
 
-    def session(
-        self,
-        languages: str | Sequence[str] | None = None,
-        *,
-        options: LiveOptions | None = None,
-        switching: Switching | None = None,
-        vad: bool | VadStreamOptions | None = None,
-        captions: Captions | None = None,
-        finals: Finals | None = None,
-        final_model: Recogniser | None = None,
-        stream: StreamOptions | None = None,
-        speakers: Speakers | LiveSpeakers | None = None,
-        runtime: Runtime | None = None,
-        final_runtime: Runtime | None = None,
-    ) -> Session:
-        from sottovoce.audio.vad import VadStream
-        from sottovoce.speakers.live_speakers import make_live_speakers
-        from sottovoce.streaming.options import vad_with_pauses
-        from sottovoce.streaming.session import Session, SessionOptions
-
-        finals = "read" if final_model is not None else finals
-        chosen = SessionOptions.of(
-            options, switching=switching, vad=vad, captions=captions, finals=finals, stream=stream
-        )
-        chosen = replace(chosen, languages=self._allowed(languages or chosen.languages))
-        if chosen.stream.fusion is None:
-            chosen = replace(chosen, stream=replace(chosen.stream, fusion=self._fusion))
-        if chosen.stream.encoder is None:
+    def _live_options(self, options: SessionOptions, languages: str | Sequence[str]) -> SessionOptions:
+        choice = LanguageChoice.parse(languages or None, self.languages)
+        allowed = (choice.fixed,) if choice.fixed else choice.allowed or self.languages
+        stream = options.stream
+        if stream.encoder is None:
             self.test_encoder()
-        speakers = (chosen.speakers or None) if speakers is None else speakers
-        second_pass, runtime = self._second_pass(chosen, final_model, runtime, final_runtime)
-        return Session(
-            self.backend,
-            self.tokenizer,
-            chosen,
-            vad=VadStream.from_option(vad_with_pauses(chosen.vad) if chosen.stream.turn_rule else chosen.vad),
-            speakers=None if speakers is None else make_live_speakers(speakers),
-            runtime=runtime,
-            second_pass=second_pass,
-        )
+        if stream.fusion is None:
+            stream = replace(stream, fusion=self._fusion)
+        return replace(options, languages=allowed, stream=stream)
+
+    def _session(self, options: SessionOptions, **parts: Any) -> Session:
+        from sottovoce.streaming.session import Session
+
+        return Session(self.backend, self.tokenizer, options, **parts)
 
     def encoder_mode(self, name: str) -> EncoderMode | None:
         return {"auto": None, "whole": self.backend.encoder_mode.whole(), "exact": EXACT}[name]
@@ -279,10 +238,6 @@ class Model(Recogniser):
 
     def with_timestamps(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode_with_timestamps(tokens)
-
-    def _allowed(self, languages: str | Sequence[str] | None) -> tuple[str, ...]:
-        choice = LanguageChoice.parse(languages or None, self.languages)
-        return (choice.fixed,) if choice.fixed else choice.allowed or self.languages
 
 
 def _shallow(fusion: LanguageModels | None) -> ShallowFusion | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from sottovoce.audio.io import check_reading
 from sottovoce.ctc.decoder import CtcDecoder
@@ -17,8 +17,7 @@ from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.ngram import load_ngram
 from sottovoce.offline.ctc_transcriber import CtcTranscriber
 from sottovoce.offline.transcriber import SecondModel
-from sottovoce.options.decoding import DeferralOptions
-from sottovoce.options.live import LiveDecodingOptions, LiveOptions
+from sottovoce.options.live import LiveDecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.emissions import network_runtime
@@ -29,13 +28,10 @@ if TYPE_CHECKING:
     from sottovoce.audio.io import Recording
     from sottovoce.lm.rescoring import WordLanguageModel
     from sottovoce.models.dims import EncoderMode
-    from sottovoce.options.decoding import VadStreamOptions
-    from sottovoce.options.live import Captions, Finals, Switching
-    from sottovoce.options.transcribe import AlignOptions, Speakers
+    from sottovoce.options.transcribe import AlignOptions
     from sottovoce.runtime.calls import Runtime
-    from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.live_session import LiveSession
-    from sottovoce.streaming.options import StreamOptions
+    from sottovoce.streaming.options import SessionOptions
     from sottovoce.types import Task
 
 OF_WHISPER = ("initial_prompt", "max_context", "audio_ctx", "hallucination_silence_threshold", "with_english")
@@ -141,9 +137,6 @@ class CtcModel(Recogniser):
                 if getattr(chosen, name) != defaults[name]:
                     self._refuse(name)
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise OptionError(f"{what}: expected a Whisper model, got the CTC network {self.name}")
-
     def _language(self, given: str | Sequence[str] | None) -> str:
         choice = LanguageChoice.parse(given or None, self.languages)
         if choice.fixed is None and 0 < len(choice.allowed) < len(self.languages):
@@ -239,15 +232,6 @@ class CtcModel(Recogniser):
             self._models[name] = load()
         return self._models[name]
 
-    def as_second(
-        self,
-        deferral: DeferralOptions | None = None,
-        fusion: LanguageModels | None = None,
-        runtime: Runtime | None = None,
-    ) -> SecondModel:
-        options = self.options(None, None, None, None, TranscribeOptions())
-        return SecondModel(self.transcriber(options, fusion, None, runtime), deferral or DeferralOptions())
-
     def _aligner(self, language: str | None, recording: Recording, options: AlignOptions) -> TextAligner:
         from sottovoce.alignment.forced import ROUGH, CtcTimer, TextAligner, at_spaces
 
@@ -258,72 +242,33 @@ class CtcModel(Recogniser):
         timer = CtcTimer(self.network, rough.decoder)
         return TextAligner(timer, at_spaces, rough, rough.fixed_language, options)
 
-    def _language_transcriber(self, languages: str | Sequence[str] | None) -> NoReturn:
-        self._refuse("detection of languages")
-
-    def session(
-        self,
-        languages: str | Sequence[str] | None = None,
-        *,
-        options: LiveOptions | None = None,
-        switching: Switching | None = None,
-        vad: bool | VadStreamOptions | None = None,
-        captions: Captions | None = None,
-        finals: Finals | None = None,
-        final_model: Recogniser | None = None,
-        stream: StreamOptions | None = None,
-        speakers: Speakers | LiveSpeakers | None = None,
-        runtime: Runtime | None = None,
-        final_runtime: Runtime | None = None,
-    ) -> LiveSession:
-        from sottovoce.audio.vad import VadStream
-        from sottovoce.speakers.live_speakers import make_live_speakers
-        from sottovoce.streaming.ctc_session import CtcSession
-        from sottovoce.streaming.options import SessionOptions
-
-        finals = "read" if final_model is not None else finals
-        chosen = SessionOptions.of(options, vad=vad, captions=captions, finals=finals, stream=stream)
-        live = chosen.stream
+    def _live_options(self, options: SessionOptions, languages: str | Sequence[str]) -> SessionOptions:
+        stream = options.stream
         refused = {
-            "task 'translate'": live.task == "translate",
-            "eagerness": live.turn_rule is not None,
-            "init_prompt": bool(live.init_prompt),
-            "fusion": live.fusion is not None,
+            "task 'translate'": stream.task == "translate",
+            "eagerness": stream.turn_rule is not None,
+            "init_prompt": bool(stream.init_prompt),
+            "fusion": stream.fusion is not None,
         }
         for name, is_given in refused.items():
             if is_given:
                 self._refuse(name)
-        code = self._language(languages or chosen.languages)
+        code = self._language(languages)
+        return replace(options, languages=(code,) if code else self.languages)
+
+    def _session(self, options: SessionOptions, **parts: Any) -> LiveSession:
+        from sottovoce.streaming.ctc_session import CtcSession
+
+        live = options.stream
         # The default is that of Whisper.
         beam_size = self.beam_size if live.beam_size == LiveDecodingOptions().beam_size else live.beam_size
-        speakers = (chosen.speakers or None) if speakers is None else speakers
-        languages = (code,) if code else self.languages
-        of_pass = replace(chosen, languages=languages)
-        second_pass, runtime = self._second_pass(of_pass, final_model, runtime, final_runtime)
-        return CtcSession(
-            self.network,
-            self._decoder(None, live.static_prompt, beam_size),
-            chosen,
-            languages=languages,
-            runtime=runtime or self.runtime,
-            vad=VadStream.from_option(chosen.vad),
-            speakers=None if speakers is None else make_live_speakers(speakers),
-            second_pass=second_pass,
-        )
+        decoder = self._decoder(None, live.static_prompt, beam_size)
+        return CtcSession(self.network, decoder, options, languages=options.languages, **parts)
 
     def encoder_mode(self, name: str) -> EncoderMode | None:
         if name != "auto":
             self._refuse(f"encoder '{name}'")
         return None
-
-    def n_prompt_tokens(self, text: str) -> int:
-        self._refuse("prompt")
-
-    def token_text(self, token: int) -> str:
-        return ""  # its segments have no tokens
-
-    def with_timestamps(self, tokens: Sequence[int]) -> str:
-        self._refuse("special tokens")
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

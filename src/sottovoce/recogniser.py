@@ -1,6 +1,6 @@
 """The interface of a loaded model: Whisper (`api.Model`) or a CTC network (`network_model.CtcModel`).
 
-Methods import the packages of their task.
+A CTC network refuses what only Whisper does. Methods import the packages of their task.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from sottovoce.audio.io import Recording, check_is_there
 from sottovoce.errors import AudioError, OptionError
@@ -22,6 +22,7 @@ from sottovoce.offline.transcription import (
     UtteranceTranscription,
     transcribe_batch,
 )
+from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.calls import Runtime
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from sottovoce.models.dims import EncoderMode
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
-    from sottovoce.options.decoding import DeferralOptions, VadStreamOptions
+    from sottovoce.options.decoding import VadStreamOptions
     from sottovoce.options.live import Captions, Finals, LiveOptions, Switching
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.live_session import LiveSession
@@ -298,7 +299,6 @@ class Recogniser(ABC):
     def with_language_models(self, **given: Any) -> Self:
         """Return this model with language models for every search without others; arguments of `fusion`."""
 
-    @abstractmethod
     def as_second(
         self,
         deferral: DeferralOptions | None = None,
@@ -309,6 +309,8 @@ class Recogniser(ABC):
 
         deferral: which speech is uncertain. fusion, runtime: of this model.
         """
+        reader = self.transcriber(self._chosen(None, None, None, None, None), fusion, None, runtime)
+        return SecondModel(reader, deferral or DeferralOptions())
 
     def align(
         self,
@@ -413,11 +415,10 @@ class Recogniser(ABC):
 
         return spans()
 
-    @abstractmethod
     def _language_transcriber(self, languages: str | Sequence[str] | None) -> Transcriber:
         """Raises: OptionError for a model that cannot tell languages apart."""
+        self._refuse("detection of languages")
 
-    @abstractmethod
     def session(
         self,
         languages: str | Sequence[str] | None = None,
@@ -453,6 +454,32 @@ class Recogniser(ABC):
                 model does not have.
             CheckpointError, ModelNotFoundError: a network for speech or speakers cannot be loaded.
         """
+        from sottovoce.audio.vad import VadStream
+        from sottovoce.speakers.live_speakers import make_live_speakers
+        from sottovoce.streaming.options import SessionOptions, vad_with_pauses
+
+        finals = "read" if final_model is not None else finals
+        chosen = SessionOptions.of(
+            options, switching=switching, vad=vad, captions=captions, finals=finals, stream=stream
+        )
+        chosen = self._live_options(chosen, languages or chosen.languages)
+        speakers = (chosen.speakers or None) if speakers is None else speakers
+        second_pass, runtime = self._second_pass(chosen, final_model, runtime, final_runtime)
+        return self._session(
+            chosen,
+            vad=VadStream.from_option(vad_with_pauses(chosen.vad) if chosen.stream.turn_rule else chosen.vad),
+            speakers=None if speakers is None else make_live_speakers(speakers),
+            runtime=runtime or self.runtime,
+            second_pass=second_pass,
+        )
+
+    @abstractmethod
+    def _live_options(self, options: SessionOptions, languages: str | Sequence[str]) -> SessionOptions:
+        """Return options of a session for this model, with its languages. Raises: OptionError."""
+
+    @abstractmethod
+    def _session(self, options: SessionOptions, **parts: Any) -> LiveSession:
+        """Make a session. parts: its vad, speakers, runtime and second_pass."""
 
     def _second_pass(
         self,
@@ -494,14 +521,17 @@ class Recogniser(ABC):
     def encoder_mode(self, name: str) -> EncoderMode | None:
         """Return how growing audio is encoded: "whole", "exact", or "auto", which is None."""
 
-    @abstractmethod
     def n_prompt_tokens(self, text: str) -> int:
         """Return the tokens of a prompt."""
+        self._refuse("prompt")
 
-    @abstractmethod
     def token_text(self, token: int) -> str:
         """Return the text of a token of a segment."""
+        return ""
 
-    @abstractmethod
     def with_timestamps(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens with timestamps and other special ones."""
+        self._refuse("special tokens")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise OptionError(f"{what}: expected a Whisper model, got the CTC network {self.name}")

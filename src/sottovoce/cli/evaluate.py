@@ -221,6 +221,7 @@ def switching(manifest: str, plots: str | None, **given: object) -> None:
     from sottovoce.evaluation.latency import run_live
     from sottovoce.evaluation.wer import ScoreOptions, by_span, score
     from sottovoce.pictures import plot_timeline, require_plots
+    from sottovoce.streaming.session import Session
 
     if plots:
         require_plots()
@@ -231,6 +232,7 @@ def switching(manifest: str, plots: str | None, **given: object) -> None:
     utterances, parts = [], []
     for entry in entries:
         session = as_whisper(model, "eval switching").session(languages, stream=stream)
+        assert isinstance(session, Session)
         run = run_live(session, load_audio(str(entry.path)), chunk_s=stream.chunk_s)
         spans = [(span.start_s, span.end_s, span.language) for span in entry.spans]
         wide += score_switches(run.switches, spans, duration_s=run.duration_s)
