@@ -65,7 +65,7 @@ def test_list_tells_what_is_here_and_what_can_be_fetched(
         "licence": "MIT",
     }
     assert rows["large-v3"]["size_mb"] is None
-    assert [name for name, row in rows.items() if row["parameters_m"] is None] == ["nano"]
+    assert all(row["parameters_m"] for row in rows.values())
     assert not rows["large-v3"]["in_index"]
     assert "openai/whisper-large-v3-turbo" in call("models", "list").out
 

@@ -32,7 +32,7 @@ from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.checkpoint.formats import BY_NAME, format_of
 from sottovoce.models.ctc_head import ctc_head_of
 from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, EncoderMode, ModelDims
-from sottovoce.models.sources.find import NANO, Sources, local_path, resolve
+from sottovoce.models.sources.find import MILLIONS, NANO, Sources, local_path, resolve
 from sottovoce.models.sources.package_index import cache_root
 from sottovoce.text.files import from_json, whole_file, writing
 from sottovoce.text.languages import language_codes
@@ -107,25 +107,10 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
     return LARGE_V1 if heads is LARGE_V2 and FIRST_LARGE.search(name) else heads
 
 
-N_PARAMETERS_BY_NAME = (
-    (r"nano", 20.4e6),
-    (r"distil-small", 166e6),
-    (r"distil-medium", 394e6),
-    (r"distil-large", 756e6),
-    (r"tiny", 39e6),
-    (r"base", 74e6),
-    (r"small", 244e6),
-    (r"medium", 769e6),
-    (r"turbo", 809e6),
-    (r"large", 1550e6),
-)
-"""By parts of names. Source: the model cards of Whisper and distil-whisper."""
-
-
 def expected_bytes(name: str) -> int:
     """Return the bytes of the float32 weights of a named model, before it is loaded; 0: unknown."""
-    counts = (n for pattern, n in N_PARAMETERS_BY_NAME if re.search(pattern, name))
-    return round(4 * next(counts, 0.0))
+    within = max((known for known in MILLIONS if known in name), key=len, default=None)
+    return 0 if within is None else round(4e6 * MILLIONS[within])
 
 
 def n_parameters(dims: ModelDims) -> int:

@@ -42,6 +42,7 @@ REPOSITORIES = MappingProxyType(
 """Hub repositories by name; `large` and `turbo` as in openai-whisper."""
 MILLIONS = MappingProxyType(
     {
+        NANO: 20.4,
         **{f"{name}{end}": n for name, n in (("tiny", 39), ("base", 74)) for end in ("", ".en")},
         **{f"{name}{end}": n for name, n in (("small", 244), ("medium", 769)) for end in ("", ".en")},
         **dict.fromkeys(("large-v1", "large-v2", "large-v3", "large"), 1550),
