@@ -157,7 +157,7 @@ def test_a_field_of_a_form_sets_the_same(option: Option) -> None:
     for name in names:
         fields = [(name, text), ("vad", "true"), ("prompt", "Anna"), ("response_format", "verbose_json")]
         request = inference_request(Fields({**dict(fields), name: text}.items()), "model")
-        options = request.transcription.options
+        options = request.options
         all_options: list[Any] = [options, options.decoding, options.fallback, options.vad]
         if option.owner == "WriterOptions":
             assert read_form(Fields([(name, text)]), "whisper_cpp")[option.key] == value

@@ -248,11 +248,11 @@ def test_hotwords_are_phrases_and_the_filter_finds_speech_first() -> None:
     found = transcription_request(
         Fields([("hotwords", "Kowalczyk, Nowak,"), ("keywords[]", "Anna"), ("vad_filter", "true")])
     )
-    assert found.transcription.phrases == ("Anna", "Kowalczyk", "Nowak")
-    assert (plain.transcription.options.mode, found.transcription.options.mode) == ("seek", "vad")
+    assert found.phrases == ("Anna", "Kowalczyk", "Nowak")
+    assert (plain.options.mode, found.options.mode) == ("seek", "vad")
     assert found.ignored == ()
     off = transcription_request(Fields([("vad_filter", "false")]))
-    assert off.transcription.options.mode == "seek"
+    assert off.options.mode == "seek"
 
 
 def test_hotwords_have_an_end() -> None:
@@ -261,7 +261,7 @@ def test_hotwords_have_an_end() -> None:
 
 
 def test_a_seed_is_that_of_the_draws(client: OpenAI, english: Path) -> None:
-    assert transcription_request(Fields([("seed", "7")])).transcription.options.decoding.seed == 7
+    assert transcription_request(Fields([("seed", "7")])).options.decoding.seed == 7
     asked = {"model": "nano", "file": english, "language": "en", "temperature": 1.0}
     said = [client.audio.transcriptions.create(**asked, extra_body={"seed": 7}).text for _ in range(2)]
     assert said[0] == said[1]

@@ -140,7 +140,7 @@ def test_errors_are_one_line(
 
 
 def options(**fields: str) -> TranscribeOptions:
-    return inference_request(Fields(fields.items()), "small").transcription.options
+    return inference_request(Fields(fields.items()), "small").options
 
 
 def test_what_is_off_or_without_effect_changes_nothing() -> None:

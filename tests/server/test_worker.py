@@ -400,7 +400,9 @@ def test_a_recording_says_the_same_beside_a_live_session(
 
     async def both() -> tuple[str, str]:
         live = await scheduler.open(OPTIONS[0])
-        job = await scheduler.transcribe(voice, TranscriptionRequest(TranscribeOptions(), ("en",)))
+        job = await scheduler.transcribe(
+            voice, TranscriptionRequest(options=TranscribeOptions(), languages=("en",))
+        )
         upload = asyncio.create_task(job.collect())
         while not is_there.is_set():
             await asyncio.sleep(0.01)

@@ -502,7 +502,7 @@ class SessionHandle:
             self.queue.put_from_thread(self.on_finals)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptionRequest:
     options: TranscribeOptions
     languages: tuple[str, ...] = ()

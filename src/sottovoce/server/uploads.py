@@ -31,7 +31,7 @@ from sottovoce.server.scheduler import FileJob, TranscriptionRequest
 from sottovoce.server.services import Services, cancel_when, key_of, services_of
 from sottovoce.server.settings import ServerLimits
 from sottovoce.server.worker import Slices
-from sottovoce.types import SAMPLE_RATE, Task, Transcript
+from sottovoce.types import SAMPLE_RATE, Transcript
 
 FILE_FIELDS = ("file", "audio_file")
 """Names of the recording; the second is whisper-asr-webservice's."""
@@ -44,18 +44,16 @@ MIN_BYTES_PER_S = 1_000
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class FileRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRequest(TranscriptionRequest):
     """Options of a transcription and of its answer.
 
     max_len: most characters of a segment. offset_n: added to the numbers of `srt`. ignored: parameters
     without effect.
     """
 
-    task: Task
-    model: str | None
-    response_format: str
-    transcription: TranscriptionRequest
+    model: str | None = None
+    response_format: str = "json"
     words: bool = False
     segments: bool = True
     logprobs: bool = False
@@ -282,13 +280,12 @@ def check_duration(upload: UploadedFile, options: TranscribeOptions, most_s: flo
 
 @dataclass(slots=True)
 class RunningJob:
-    """A request whose transcription has begun. resources: open until it is answered."""
+    """A request whose transcription has begun."""
 
     request: FileRequest
     recording: UploadedFile
     handle: FileJob
     services: Services
-    resources: AsyncExitStack
 
     async def collected(self, request: Request) -> Transcript:
         transcript = await cancel_on_disconnect(request, self.handle.collect())
@@ -309,9 +306,7 @@ async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
 
 def with_rules(request: FileRequest, key: ApiKey | None) -> FileRequest:
     """Add the replacements of a key."""
-    wanted = request.transcription
-    options = wanted.options.with_rules(None if key is None else key.replacements)
-    return replace(request, transcription=replace(wanted, options=options))
+    return replace(request, options=request.options.with_rules(None if key is None else key.replacements))
 
 
 async def checked_request(
@@ -324,35 +319,34 @@ async def checked_request(
         raise ApiError("file: expected a recording, got none", param="file", code="missing_parameter")
     services.registry.resolve(file_request.model)
     note_ignored(request, services.registry.ignored(file_request.model, file_request.ignored))
-    options = file_request.transcription.options
-    checked = check_duration(recording, options, services.settings.limits.duration_s)
+    checked = check_duration(recording, file_request.options, services.settings.limits.duration_s)
     audio_s = await cancel_on_disconnect(request, services.decoding.run(checked))
     services.key_limits.count_audio(key_of(request), audio_s)
     return file_request, recording, audio_s
 
 
-async def begin_job(
+@asynccontextmanager
+async def running_job(
     request: Request,
-    stack: AsyncExitStack,
     received: AbstractAsyncContextManager[tuple[Fields, UploadedFile | None]],
     read: Callable[[Fields], FileRequest],
     *,
     adapt: Callable[[FileRequest, UploadedFile], FileRequest] | None = None,
-) -> RunningJob:
-    """Receive a recording, check the request, and begin to transcribe it; the stack ends it.
+) -> AsyncIterator[RunningJob]:
+    """Receive a recording, check the request, and begin to transcribe it, until the context ends.
 
     read, adapt: read the fields, and change the request by the recording, in a decoding thread.
     """
     services = services_of(request)
-    with services.upload():
-        fields, upload = await stack.enter_async_context(received)
-    stack.enter_context(services.recording())
-    file_request, recording, _ = await checked_request(request, lambda: read(fields), upload)
-    name = services.registry.resolve(file_request.model)
-    if adapt is not None:
-        adapted = services.decoding.call(partial(adapt, file_request, recording))
-        file_request = await cancel_on_disconnect(request, adapted)
-        recording.seek(0)
-    begun = services.registry.transcribing(name, recording.source, file_request.transcription)
-    handle = await stack.enter_async_context(begun)
-    return RunningJob(file_request, recording, handle, services, stack)
+    async with AsyncExitStack() as stack:
+        with services.upload():
+            fields, upload = await stack.enter_async_context(received)
+        stack.enter_context(services.recording())
+        file_request, recording, _ = await checked_request(request, lambda: read(fields), upload)
+        name = services.registry.resolve(file_request.model)
+        if adapt is not None:
+            adapted = services.decoding.call(partial(adapt, file_request, recording))
+            file_request = await cancel_on_disconnect(request, adapted)
+            recording.seek(0)
+        async with services.registry.transcribing(name, recording.source, file_request) as handle:
+            yield RunningJob(file_request, recording, handle, services)

@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -34,9 +33,8 @@ from sottovoce.server.errors import ApiError, invalid_options, invalid_value, un
 from sottovoce.server.fields import LANGUAGE_EXAMPLES
 from sottovoce.server.live import MAX_RATE, MIN_RATE, PcmReader, WebSocketConnection
 from sottovoce.server.models import ModelRegistry, resolve_model_id
-from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
-from sottovoce.server.uploads import FileRequest, begin_job, received_body
+from sottovoce.server.uploads import FileRequest, received_body, running_job
 from sottovoce.speakers.labels import letter_index
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.replacements import phrases_alone
@@ -461,12 +459,14 @@ async def listen_recording(request: Request) -> Response:
         **params.text.given,
         input_format=params.raw and f"{params.raw[0]}:{params.raw[1]}",
     )
-    transcription = TranscriptionRequest(options, params.languages, params.terms)
     wanted = FileRequest(
-        "transcribe", params.model, "verbose_json", transcription, words=True, ignored=params.ignored
+        options=options,
+        languages=params.languages,
+        phrases=params.terms,
+        model=params.model,
+        ignored=params.ignored,
     )
-    async with AsyncExitStack() as stack:
-        job = await begin_job(request, stack, received_body(request), lambda _: wanted)
+    async with running_job(request, received_body(request), lambda _: wanted) as job:
         transcript = await job.collected(request)
     return JSONResponse(
         recording_document(transcript, params, request.state.request_id, job.recording.sha256)

@@ -536,8 +536,7 @@ class JobRunner:
         name = services.registry.resolve(request.model)
         with await run_sync(open, self._folder / job.id / RECORDING, "rb") as file:
             recording = UploadedFile(UploadFile(file, filename=job.filename))
-            wanted = request.transcription
-            async with services.registry.transcribing(name, recording.source, wanted) as handle:
+            async with services.registry.transcribing(name, recording.source, request) as handle:
                 async for segment in handle:
                     job.progress = round(min(1.0, segment.end / max(job.duration, 1e-3)), 3)
                 transcript = await handle.collect()

@@ -31,9 +31,8 @@ from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, Writ
 from sottovoce.server import api, fields
 from sottovoce.server.errors import invalid_options, invalid_value, shutting_down, to_api_error
 from sottovoce.server.fields import TRANSLATION_FORMATS
-from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import run_until_first
-from sottovoce.server.uploads import FileRequest, RunningJob, begin_job, received_form
+from sottovoce.server.uploads import FileRequest, RunningJob, received_form, running_job
 from sottovoce.text.languages import find_language, language_name
 from sottovoce.types import (
     FRAMES_PER_SECOND,
@@ -69,10 +68,9 @@ TEXT_TYPES = {
 
 async def respond(request: Request, read: Callable[[fields.Fields], FileRequest]) -> Response:
     async with AsyncExitStack() as stack:
-        job = await begin_job(request, stack, received_form(request), read)
+        job = await stack.enter_async_context(running_job(request, received_form(request), read))
         if job.request.stream:
-            job.resources = stack.pop_all()
-            return EventStream(job)
+            return EventStream(job, stack.pop_all())
         transcript = await job.collected(request)
     if job.request.response_format in TEXT_TYPES:
         return text_response(transcript, job.request)
@@ -85,15 +83,16 @@ def text_response(transcript: Transcript, request: FileRequest) -> Response:
 
 
 class EventStream(Response):
-    """Server-sent events of one job, which ends with the stream."""
+    """Server-sent events of one job. resources: open until the stream ends."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, job: RunningJob) -> None:
+    def __init__(self, job: RunningJob, resources: AsyncExitStack) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(headers=headers)
         del self.headers["content-length"]
         self._job = job
+        self._resources = resources
         self._one_at_a_time = anyio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,7 +110,7 @@ class EventStream(Response):
             )
         finally:
             with anyio.CancelScope(shield=True):
-                await self._job.resources.aclose()
+                await self._resources.aclose()
 
     async def _send_events(self, send: Send) -> None:
         async for event in events(self._job):
@@ -179,10 +178,11 @@ def transcription_request(form: fields.Fields) -> FileRequest:
     if stream and response_format not in STREAMED:
         raise invalid_value("stream", f"response_format {' or '.join(STREAMED)}", response_format)
     return FileRequest(
-        "transcribe",
-        values["model"],
-        response_format,
-        TranscriptionRequest(options, languages=languages_of(values), phrases=phrases_of(values)),
+        options=options,
+        languages=languages_of(values),
+        phrases=phrases_of(values),
+        model=values["model"],
+        response_format=response_format,
         words="word" in granularities,
         segments="segment" in granularities or not granularities,
         logprobs=logprobs,
@@ -193,9 +193,12 @@ def transcription_request(form: fields.Fields) -> FileRequest:
 
 def translation_request(form: fields.Fields) -> FileRequest:
     values = fields.read_form(form, "openai", translation_form())
-    transcription = TranscriptionRequest(transcribe_options(values, "translate", words=False))
-    model, response_format = values["model"], values["response_format"]
-    return FileRequest("translate", model, response_format, transcription, ignored=form.unread)
+    return FileRequest(
+        options=transcribe_options(values, "translate", words=False),
+        model=values["model"],
+        response_format=values["response_format"],
+        ignored=form.unread,
+    )
 
 
 def phrases_of(values: Values) -> tuple[str, ...]:
@@ -291,12 +294,16 @@ def json_answer(transcript: Transcript, request: FileRequest) -> dict[str, Json]
     if request.response_format == "verbose_json":
         return verbose_document(transcript, request)
     document: dict[str, Json] = {"text": transcript.text}
-    if request.task == "transcribe":
+    if not is_translation(request):
         document["languages"] = transcript_languages(transcript)
         document["usage"] = duration_usage(transcript)
     if request.logprobs:
         document["logprobs"] = [logprob(word) for word in words_of(transcript.segments)]
     return document
+
+
+def is_translation(request: FileRequest) -> bool:
+    return request.options.decoding.task == "translate"
 
 
 def text_answer(transcript: Transcript, request: FileRequest) -> str:
@@ -309,11 +316,9 @@ def text_answer(transcript: Transcript, request: FileRequest) -> str:
 
 
 def verbose_document(transcript: Transcript, request: FileRequest) -> dict[str, Json]:
-    is_translation = request.task == "translate"
-    language = "english" if is_translation else name_of(transcript.language)
     document: dict[str, Json] = {
-        "task": request.task,
-        "language": language,
+        "task": request.options.decoding.task,
+        "language": "english" if is_translation(request) else name_of(transcript.language),
         "duration": seconds(transcript.duration),
         "text": transcript.text,
     }
@@ -321,7 +326,7 @@ def verbose_document(transcript: Transcript, request: FileRequest) -> dict[str, 
         document["words"] = [word_document(word) for word in words_of(transcript.segments)]
     if request.segments:
         document["segments"] = [segment_document(segment) for segment in transcript.segments]
-    if not is_translation:
+    if not is_translation(request):
         document["usage"] = duration_usage(transcript)
     return document
 

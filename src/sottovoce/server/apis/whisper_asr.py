@@ -5,7 +5,6 @@ Source: ahmetoner/whisper-asr-webservice 1.10, `app/webservice.py`; McCloudS/sub
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from importlib.metadata import version
 from urllib.parse import quote
 
@@ -21,8 +20,7 @@ from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.server import api, fields
 from sottovoce.server.apis.openai_files import languages_of, segment_document, word_document
 from sottovoce.server.errors import ApiError, invalid_options
-from sottovoce.server.scheduler import TranscriptionRequest
-from sottovoce.server.uploads import FileRequest, begin_job, received_form
+from sottovoce.server.uploads import FileRequest, received_form, running_job
 from sottovoce.text.languages import language_name
 from sottovoce.types import Transcript
 
@@ -31,8 +29,7 @@ SAMPLES = "s16le:16000:1"
 
 
 async def asr(request: Request) -> Response:
-    async with AsyncExitStack() as stack:
-        job = await begin_job(request, stack, received_form(request), asr_request)
+    async with running_job(request, received_form(request), asr_request) as job:
         transcript = await job.collected(request)
     output = job.request.response_format
     name = quote(f"{job.recording.name}.{output}")
@@ -54,8 +51,7 @@ def asr_answer(transcript: Transcript, output: str) -> str:
 
 
 async def detect_language(request: Request) -> Response:
-    async with AsyncExitStack() as stack:
-        job = await begin_job(request, stack, received_form(request), detection_request)
+    async with running_job(request, received_form(request), detection_request) as job:
         detection = await job.handle.detect_language()
     if detection is None:
         raise ApiError("detect-language: expected a recording and a model of several languages", status=422)
@@ -77,17 +73,17 @@ def asr_request(form: fields.Fields) -> FileRequest:
     output = values["output"] or "txt"
     with invalid_options("min_speakers"):
         speakers = from_values(SpeakerOptions, {key: values[key] for key in ("min_speakers", "max_speakers")})
-    decoding = from_values(DecodingOptions, values)
     options = from_values(
         TranscribeOptions,
         values,
-        decoding=decoding,
+        decoding=from_values(DecodingOptions, values),
         speakers=speakers if values["diarize_voices"] else None,
         word_timestamps=bool(values["word_timestamps"]) or output in ("srt", "vtt"),
         input_format=input_format(values),
     )
-    transcription = TranscriptionRequest(options, languages=languages_of(values))
-    return FileRequest(decoding.task, None, output, transcription, ignored=form.unread)
+    return FileRequest(
+        options=options, languages=languages_of(values), response_format=output, ignored=form.unread
+    )
 
 
 def detection_request(form: fields.Fields) -> FileRequest:
@@ -101,7 +97,7 @@ def detection_request(form: fields.Fields) -> FileRequest:
         read_again=False,
         input_format=input_format(values),
     )
-    return FileRequest("transcribe", None, "json", TranscriptionRequest(options), ignored=form.unread)
+    return FileRequest(options=options, ignored=form.unread)
 
 
 def input_format(values: Values) -> str | None:

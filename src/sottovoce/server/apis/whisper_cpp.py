@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 
 from starlette.requests import HTTPConnection, Request
@@ -20,9 +20,8 @@ from sottovoce.server import api
 from sottovoce.server.apis import openai_files
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import TEXT, Fields, note_ignored, read_form
-from sottovoce.server.scheduler import TranscriptionRequest
 from sottovoce.server.services import services_of
-from sottovoce.server.uploads import FileRequest, UploadedFile, begin_job, received_form
+from sottovoce.server.uploads import FileRequest, UploadedFile, received_form, running_job
 from sottovoce.speakers.diarize import has_channels_apart
 from sottovoce.speakers.labels import letter_index, parts_of, spoken_by
 from sottovoce.types import Segment, Transcript, Word
@@ -32,16 +31,8 @@ SPEAKER_TURN = " [SPEAKER_TURN]"
 
 
 async def inference(request: Request) -> Response:
-    model = services_of(request).inference_model
-    async with AsyncExitStack() as stack:
-        form = received_form(request)
-        job = await begin_job(
-            request,
-            stack,
-            form,
-            lambda fields: inference_request(fields, model),
-            adapt=with_voice_diarization,
-        )
+    read = partial(inference_request, model=services_of(request).inference_model)
+    async with running_job(request, received_form(request), read, adapt=with_voice_diarization) as job:
         transcript = await job.collected(request)
     wanted = job.request
     transcript = with_speakers(with_max_length(transcript, wanted), wanted)
@@ -71,11 +62,10 @@ async def load(request: Request) -> Response:
 
 def with_voice_diarization(request: FileRequest, upload: UploadedFile) -> FileRequest:
     """Diarize by voice if both channels have the same sound."""
-    options = request.transcription.options
+    options = request.options
     if options.channels != "energy" or has_channels_apart(Recording(upload.source, options)):
         return request
-    options = replace(options, channels="mixed", speakers=SpeakerOptions())
-    return replace(request, transcription=replace(request.transcription, options=options))
+    return replace(request, options=replace(options, channels="mixed", speakers=SpeakerOptions()))
 
 
 def with_max_length(transcript: Transcript, request: FileRequest) -> Transcript:
@@ -105,7 +95,7 @@ def split_segment(segment: Segment, limit: int) -> Iterator[Segment]:
 
 def with_speakers(transcript: Transcript, request: FileRequest) -> Transcript:
     """Write speakers like whisper.cpp: before a segment, as a voice in `vtt`, or a mark where a turn ends."""
-    options = request.transcription.options
+    options = request.options
     if options.decoding.speaker_turns:
         return replace(transcript, segments=tuple(with_turn_marks(transcript.segments)))
     if (
@@ -168,14 +158,11 @@ def inference_request(fields: Fields, model: str) -> FileRequest:
     values = read_form(fields, "whisper_cpp")
     response_format = values["response_format"]
     words = response_format == "verbose_json" and not values["no_timestamps"]
-    options = transcribe_options(values, words=words or values["max_len"] is not None)
     return FileRequest(
-        options.decoding.task,
-        model,
-        response_format,
-        TranscriptionRequest(
-            options, languages=() if values["detect_language"] else openai_files.languages_of(values)
-        ),
+        options=transcribe_options(values, words=words or values["max_len"] is not None),
+        languages=() if values["detect_language"] else openai_files.languages_of(values),
+        model=model,
+        response_format=response_format,
         words=words,
         max_len=values["max_len"],
         offset_n=(values["offset_n"] or 0) if response_format == "srt" else 0,
