@@ -2,8 +2,8 @@
 and OpenAI's checkpoints.
 
 A file is a pickle that refers to storages: entries of a zip archive, or, before PyTorch 1.6, bytes behind the
-pickle. The pickle is interpreted here: no class or function is looked up, and opcodes that `torch.save` does
-not write for tensors and plain values are refused. Tensors are views of the mapped file.
+pickle. Python's unpickler reads it without looking up any class or function, and opcodes that `torch.save`
+does not write for tensors and plain values are refused. Tensors are views of the mapped file.
 
 Source: PyTorch 2.5, `torch/serialization.py` and `torch/_utils.py` (`_rebuild_tensor_v2`).
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, cast
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -58,17 +58,18 @@ REBUILD = "torch._utils _rebuild_tensor_v2"
 TENSORS = (REBUILD, "torch._utils _rebuild_tensor")
 PARAMETER = "torch._utils _rebuild_parameter"
 ORDERED = "collections OrderedDict"
+OPCODES = (
+    *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2"),
+    *("LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "EMPTY_DICT"),
+    *("EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "SETITEM"),
+    *("SETITEMS", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET", "BINPERSID", "REDUCE"),
+    *("GLOBAL", "STACK_GLOBAL"),
+)
+"""Of tensors and plain values; a pickle with others is refused."""
 MAGIC_NUMBER = 0x1950A86A20F9469CFC6C
 """First pickle of a file before PyTorch 1.6; its version, facts of the system, the content and the storages'
 keys follow, each a pickle.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _Global:
-    """A class or function that a pickle names."""
-
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,14 @@ class _Storage:
 
 
 class Skipped:
-    """Replaces an object that is neither a tensor nor a plain value."""
+    """Replaces an object that is neither a tensor nor a plain value, with all that it holds."""
+
+    def __new__(cls, *_: object) -> Skipped:
+        return super().__new__(cls)
+
+    def append(self, item: object) -> None: ...
+
+    def __setitem__(self, name: object, value: object) -> None: ...
 
 
 Tensors = Callable[[_Storage], Array]
@@ -123,18 +131,21 @@ def _read_archive(path: Path, content: mmap.mmap, skips_objects: bool) -> object
         at = entry.header_offset + 30 + n_name + n_extra
         return _storage(content, at, at + entry.file_size, of)
 
-    return _Interpreter(storage, skips_objects).value(io.BytesIO(pickled))
+    return _Unpickler(io.BytesIO(pickled), storage, skips_objects).load()
 
 
 def _read_legacy(content: mmap.mmap, skips_objects: bool) -> object:
-    places = _Interpreter(lambda of: np.empty(0, of.dtype), skips_objects, places_only=True)
-    if places.value(content) != MAGIC_NUMBER:
+    def pickled(read: Tensors | None = None) -> _Unpickler:
+        return _Unpickler(content, read, skips_objects)
+
+    if pickled().load() != MAGIC_NUMBER:
         raise ValueError("it does not begin with PyTorch's magic number")
-    places.value(content)
-    places.value(content)
+    pickled().load()
+    pickled().load()
     begin = content.tell()
-    places.value(content)
-    keys = places.value(content)
+    places = pickled()
+    places.load()
+    keys = pickled().load()
     at, begins = content.tell(), {}
     for key in keys if isinstance(keys, list) else ():
         (n_items,) = struct.unpack_from("<q", content, at)
@@ -143,9 +154,7 @@ def _read_legacy(content: mmap.mmap, skips_objects: bool) -> object:
         if not 0 <= n_items <= at <= len(content):
             raise ValueError(f"storage {key[:40]!r} ends behind the file")
     content.seek(begin)
-    return _Interpreter(lambda of: _storage(content, begins[of.key], len(content), of), skips_objects).value(
-        content
-    )
+    return pickled(lambda of: _storage(content, begins[of.key], len(content), of)).load()
 
 
 def _storage(content: mmap.mmap, at: int, end: int, of: _Storage) -> Array:
@@ -154,116 +163,77 @@ def _storage(content: mmap.mmap, at: int, end: int, of: _Storage) -> Array:
     return np.frombuffer(content, of.dtype, of.n_items, at)
 
 
-class _Interpreter:
-    """Interprets pickles of tensors and plain values.
+class _Opcodes(dict[int, Callable[[Any], None]]):
+    def __missing__(self, code: int) -> NoReturn:
+        import pickletools  # slow
 
-    places_only: tensors become None; `storages` are those that the pickles refer to.
+        name = next((each.name for each in pickletools.opcodes if ord(each.code) == code), hex(code))
+        raise ValueError(f"pickle opcode {name}, expected tensors and plain values alone")
+
+
+class _Unpickler(pickle._Unpickler):
+    """Reads pickles of tensors and plain values.
+
+    read: of a storage; None: tensors become None. storages: those that the pickle refers to.
     """
 
-    def __init__(self, read: Tensors, skips_objects: bool, *, places_only: bool = False) -> None:
-        self._read = read
+    stack: list[Any]
+    dispatch = _Opcodes(
+        {code: pickle._Unpickler.dispatch[code] for name in OPCODES for code in getattr(pickle, name)}
+    )
+
+    def __init__(self, file: io.BytesIO | mmap.mmap, read: Tensors | None, skips_objects: bool) -> None:
+        super().__init__(file)
+        self._storage_of = read
         self._skips_objects = skips_objects
-        self._places_only = places_only
         self.storages: dict[object, _Storage] = {}
         self._arrays: dict[str, Array] = {}
 
-    def value(self, file: io.BytesIO | mmap.mmap) -> object:
-        """Interpret the next pickle of a file. Raises: ValueError, or what a damaged one leads to."""
-        from pickletools import genops  # slow to import, and most checkpoints are in other formats
+    def drop_attributes(self) -> None:
+        """Drop those of a mapping, such as `_metadata`, and of skipped objects."""
+        self.stack.pop()
 
-        stack: list[object] = []
-        marks: list[int] = []
-        memo: dict[object, object] = {}
+    dispatch[pickle.BUILD[0]] = drop_attributes
 
-        def above_mark() -> list[object]:
-            at = marks.pop()
-            values = stack[at:]
-            del stack[at:]
-            return values
+    def skip_object(self) -> None:
+        if not self._skips_objects:
+            self.dispatch.__missing__(pickle.NEWOBJ[0])
+        self.stack[-2:] = [Skipped()]
 
-        for opcode, argument, _ in genops(cast("IO[bytes]", file)):
-            name = opcode.name
-            if name in _CONSTANTS:
-                stack.append(_CONSTANTS[name]())
-            elif name in _ARGUMENTS:
-                stack.append(argument)
-            elif name == "GLOBAL":
-                stack.append(self._global(str(argument)))
-            elif name == "STACK_GLOBAL":
-                attribute, module = stack.pop(), stack.pop()
-                stack.append(self._global(f"{module} {attribute}"))
-            elif name == "MARK":
-                marks.append(len(stack))
-            elif name == "TUPLE":
-                stack.append(tuple(above_mark()))
-            elif name in _TUPLES:
-                n = _TUPLES[name]
-                stack[-n:] = [tuple(stack[-n:])]
-            elif name in ("BINPUT", "LONG_BINPUT"):
-                memo[argument] = stack[-1]
-            elif name == "MEMOIZE":
-                memo[len(memo)] = stack[-1]
-            elif name in ("BINGET", "LONG_BINGET"):
-                stack.append(memo[argument])
-            elif name in ("APPEND", "APPENDS"):
-                values = [stack.pop()] if name == "APPEND" else above_mark()
-                if isinstance(stack[-1], list):
-                    stack[-1].extend(values)
-            elif name in ("SETITEM", "SETITEMS"):
-                values = [stack.pop(-2), stack.pop()] if name == "SETITEM" else above_mark()
-                if isinstance(stack[-1], dict):
-                    stack[-1].update(zip(values[::2], values[1::2], strict=True))
-            elif name == "BINPERSID":
-                stack.append(self._storage(stack.pop()))
-            elif name == "REDUCE":
-                arguments, function = stack.pop(), stack.pop()
-                stack.append(self._call(function, arguments))
-            elif name == "NEWOBJ" and self._skips_objects:
-                stack[-2:] = [Skipped()]
-            elif name == "BUILD":  # attributes of a mapping, such as `_metadata`, and of what is skipped
-                stack.pop()
-            elif name == "STOP":
-                return stack.pop()
-            elif name not in ("PROTO", "FRAME"):
-                raise ValueError(f"pickle opcode {name}, expected tensors and plain values alone")
-        raise ValueError("the pickle has no end")
+    dispatch[pickle.NEWOBJ[0]] = skip_object
 
-    def _global(self, name: str) -> _Global:
-        if not self._skips_objects and name not in (*STORAGES, *TENSORS, PARAMETER, ORDERED):
-            raise ValueError(
-                f"it names {name.replace(' ', '.')[:80]!r}, expected tensors and plain values alone"
-            )
-        return _Global(name)
+    def find_class(self, module: str, name: str) -> object:
+        function = f"{module} {name}"
+        known = {
+            **STORAGES,
+            **dict.fromkeys(TENSORS, self._tensor),
+            PARAMETER: lambda tensor, *_: tensor,
+            ORDERED: dict,
+        }
+        if function not in known and not self._skips_objects:
+            raise ValueError(f"it names {f'{module}.{name}'[:80]!r}, expected tensors and plain values alone")
+        return known.get(function, Skipped)
 
-    def _storage(self, reference: object) -> _Storage:
-        if isinstance(reference, tuple) and len(reference) >= 5 and reference[0] == "storage":
-            kind, key, _, n_items = reference[1:5]
-            view = reference[5] if len(reference) > 5 else None
-            if isinstance(kind, _Global) and kind.name in STORAGES and type(n_items) is int and view is None:
-                return self.storages.setdefault(key, _Storage(STORAGES[kind.name], str(key), n_items))
-        raise ValueError(f"a storage of an unknown kind: {reference!r:.80}")
+    def persistent_load(self, pid: object) -> _Storage:
+        if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage":
+            kind, key, _, n_items = pid[1:5]
+            view = pid[5] if len(pid) > 5 else None
+            if isinstance(kind, np.dtype) and type(n_items) is int and view is None:
+                return self.storages.setdefault(key, _Storage(kind, str(key), n_items))
+        raise ValueError(f"a storage of an unknown kind: {pid!r:.80}")
 
-    def _call(self, function: object, arguments: object) -> object:
-        if not isinstance(function, _Global) or not isinstance(arguments, tuple):
-            raise ValueError("a call of something else than a function")
-        if function.name in TENSORS:
-            return None if self._places_only else self._tensor(*arguments[:4])
-        if function.name == PARAMETER:
-            return arguments[0]
-        if function.name == ORDERED:
-            return dict(*arguments)
-        if self._skips_objects:
-            return Skipped()
-        raise ValueError(f"a call of {function.name.replace(' ', '.')}")
-
-    def _tensor(self, storage: object, offset: object, shape: object, strides: object) -> Array:
+    def _tensor(
+        self, storage: object, offset: object, shape: object, strides: object, *_: object
+    ) -> Array | None:
+        if self._storage_of is None:
+            return None
         if not isinstance(storage, _Storage):
             raise ValueError("a tensor without a storage")
         (first,), lengths, steps = map(_sizes, ((offset,), shape, strides))
         if len(lengths) != len(steps) or len(lengths) > 8:
             raise ValueError(f"a tensor of shape {shape!r:.40} and strides {strides!r:.40}")
         if storage.key not in self._arrays:
-            self._arrays[storage.key] = self._read(storage)
+            self._arrays[storage.key] = self._storage_of(storage)
         items = self._arrays[storage.key]
         last = first + sum((length - 1) * step for length, step in zip(lengths, steps, strict=True))
         if 0 in lengths:
@@ -282,25 +252,6 @@ def _sizes(given: object) -> tuple[int, ...]:
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError(f"sizes {given!r:.40}, expected whole numbers from 0 on")
     return sizes
-
-
-_CONSTANTS: Mapping[str, Callable[[], object]] = MappingProxyType(
-    {
-        "NONE": lambda: None,
-        "NEWTRUE": lambda: True,
-        "NEWFALSE": lambda: False,
-        "EMPTY_DICT": dict,
-        "EMPTY_LIST": list,
-        "EMPTY_TUPLE": tuple,
-    }
-)
-_ARGUMENTS = frozenset(
-    {
-        *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
-        *("BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES"),
-    }
-)
-_TUPLES = MappingProxyType({"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3})
 
 
 def write_torch_file(
