@@ -188,6 +188,8 @@ DETECTION = (
 """Of `/detect-language`; the last two are Subgen's, in seconds."""
 
 
+MIN_RATE, MAX_RATE = 8_000, 96_000
+"""Of live samples, in Hz."""
 MODEL = _live("model", "text", "one of `/v1/models`; default: the server's")
 LIVE_REQUEST = (
     _live(
@@ -197,7 +199,13 @@ LIVE_REQUEST = (
         "`/v1/models` ([translation](translation.md#in-the-server-and-on-the-page))",
     ),
     _live("encoding", "text", "`s16le`, the default, `f32le`, `mulaw` or `alaw`, one channel"),
-    _live("sample_rate", "integer", "8000 to 96000 Hz; 16000 without it"),
+    _live(
+        "sample_rate",
+        "integer",
+        f"{MIN_RATE} to {MAX_RATE} Hz; 16000 without it",
+        least=MIN_RATE,
+        most=MAX_RATE,
+    ),
 )
 
 
@@ -239,13 +247,14 @@ def _without_surrogates(value: object) -> object:
     return value
 
 
-def read_number(name: str, value: object, least: float, most: float) -> float:
+def read_number(name: str, value: object, least: float, most: float, *, is_whole: bool = False) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = math.nan
-    if not least <= number <= most:
-        raise invalid_value(name, f"a number from {least:g} to {most:g}", f"'{str(value)[:100]}'")
+    if not least <= number <= most or (is_whole and not number.is_integer()):
+        kind = "a whole number" if is_whole else "a number"
+        raise invalid_value(name, f"{kind} from {least:g} to {most:g}", f"'{str(value)[:100]}'")
     return number
 
 
@@ -447,7 +456,6 @@ READERS: Mapping[Kind, Reader[object]] = {
     "language": read_language,
     "languages": read_languages,
     "speakers": read_speakers,
-    "integer": read_int,
 }
 
 
@@ -536,11 +544,11 @@ def _read(fields: Fields, option: Option, field: ApiField) -> object:
     match field.kind or option.kind:
         case "flag":
             value = _flag(fields, field)
-        case "number" | "time" | "integer" as kind:
-            value = _number(fields, option, field, is_whole=kind == "integer")
-        case "choice":
-            text, read = fields.text(field.name), one_of(*(field.choices or option.choices))
-            value = option.default if text is None else read(field.name, text)
+        case "choice" | "number" | "time" | "integer" as kind:
+            text = fields.text(field.name)
+            if text is not None:
+                return read_field(field.name, text, option, field)
+            value = option.default if kind == "choice" else None
         case "texts":
             name = field.name.removesuffix("[]")
             value = texts = tuple(fields.many(name))
@@ -565,18 +573,6 @@ def _flag(fields: Fields, field: ApiField) -> bool | None:
     if len(given) > 1:
         raise invalid_value(names[0], f"the same as {names[1]}", "another")
     return given.pop() if given else None
-
-
-def _number(fields: Fields, option: Option, field: ApiField, *, is_whole: bool) -> float | None:
-    text = fields.text(field.name)
-    if text is None:
-        return None
-    value = read_number(field.name, text, *range_of(option, field))
-    if is_whole and not value.is_integer():
-        raise invalid_value(field.name, "a whole number", f"'{value:g}'")
-    if field.none_upto is not None and value <= field.none_upto:
-        return None
-    return int(value) if is_whole else value / field.per_unit
 
 
 def range_of(option: Option, field: ApiField) -> tuple[float, float]:
@@ -618,12 +614,16 @@ def _limits(option: Option, field: ApiField) -> Mapping[str, Json]:
 
 
 def read_field(name: str, value: object, option: Option, field: ApiField) -> object:
-    kind = field.kind or option.kind
     converted: object
-    if kind == "choice":
-        converted = one_of(*(field.choices or option.choices))(name, value)
-    elif kind == "number":
-        converted = read_number(name, value, *range_of(option, field)) / field.per_unit
-    else:
-        converted = READERS[kind or "text"](name, value)
+    match field.kind or option.kind:
+        case "choice":
+            converted = one_of(*(field.choices or option.choices))(name, value)
+        case "number" | "time" | "integer" as kind:
+            is_whole = kind == "integer"
+            number = read_number(name, value, *range_of(option, field), is_whole=is_whole)
+            if field.none_upto is not None and number <= field.none_upto:
+                return None
+            converted = int(number) if is_whole else number / field.per_unit
+        case kind:
+            converted = READERS[kind or "text"](name, value)
     return converted if field.reads is None else field.reads(converted)

@@ -36,13 +36,13 @@ from sottovoce.options.live import LiveOptions
 from sottovoce.server.api import error_answer
 from sottovoce.server.auth import ApiKey
 from sottovoce.server.errors import UNAVAILABLE, ApiError, invalid_value, logged_api_error, to_api_error
+from sottovoce.server.fields import MAX_RATE, MIN_RATE
 from sottovoce.server.scheduler import InputQueue, Scheduler, SessionHandle
 from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.settings import ServerLimits
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
 SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
-MIN_RATE, MAX_RATE = 8_000, 96_000
 
 
 class PcmReader:

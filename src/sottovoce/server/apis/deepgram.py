@@ -31,7 +31,7 @@ from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.server import api, fields
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
 from sottovoce.server.fields import LANGUAGE_EXAMPLES
-from sottovoce.server.live import MAX_RATE, MIN_RATE, PcmReader, WebSocketConnection
+from sottovoce.server.live import PcmReader, WebSocketConnection
 from sottovoce.server.models import ModelRegistry, resolve_model_id
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, received_body, running_job
@@ -775,7 +775,7 @@ SCHEMAS: Mapping[str, api.Schema] = {
     "diarize": api.FLAG,
     "diarize_model": fields.TEXT,
     "encoding": {"type": "string", "enum": [*ENCODINGS]},
-    "sample_rate": {"type": "integer", "minimum": MIN_RATE, "maximum": MAX_RATE},
+    "sample_rate": {"type": "integer", "minimum": fields.MIN_RATE, "maximum": fields.MAX_RATE},
     "channels": {"type": "integer", "minimum": 1, "maximum": 1},
     "utterances": api.FLAG,
     "utt_split": {"type": "number", "minimum": UTT_SPLIT_S[0], "maximum": UTT_SPLIT_S[1]},
