@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from sottovoce.streaming.live_session import LiveSession
     from sottovoce.streaming.options import SessionOptions, StreamOptions
     from sottovoce.streaming.second_pass import SecondPass
+    from sottovoce.streaming.sources import SourcesSession
     from sottovoce.text.tokenizer import Tokenizer
 
 LanguageModels: TypeAlias = "ShallowFusion | CtcDecoder"
@@ -480,6 +481,32 @@ class Recogniser(ABC):
     @abstractmethod
     def _session(self, options: SessionOptions, **parts: Any) -> LiveSession:
         """Make a session. parts: its vad, speakers, runtime and second_pass."""
+
+    def sources_session(self, sources: Sequence[str], **given: Any) -> SourcesSession:
+        """Open live sessions of several sources, which share this model and leave one stream of events.
+
+        sources: a name each, which is also the speaker of its words.
+        given: arguments of `session`, without speakers.
+
+        Raises: OptionError as `session`, and for names that are not distinct.
+        """
+        from sottovoce.options.transcribe import check_speaker_names
+        from sottovoce.runtime.batching import BatchingRuntime, Priority
+        from sottovoce.streaming.sources import SourcesSession
+
+        check_speaker_names(sources, None)
+        options = given.get("options")
+        if given.get("speakers") or (options is not None and options.speakers):
+            raise OptionError("speakers: expected none, as each source is a speaker")
+        model, finals = given.get("final_model") or self, given.get("finals") or (options and options.finals)
+        if given.get("final_runtime") is not None or not (model is not self or finals == "read"):
+            return SourcesSession({name: self.session(**given) for name in sources})
+        # The second passes of the sources run in threads, which share a model.
+        shared = BatchingRuntime(model.runtime.backend)
+        given["final_runtime"] = shared.caller(Priority.FILE)
+        if model is self:
+            given["runtime"] = given.get("runtime") or shared.caller()
+        return SourcesSession({name: self.session(**given) for name in sources}, shared.close)
 
     def _second_pass(
         self,

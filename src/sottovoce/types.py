@@ -218,10 +218,11 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionEvent:
-    """seq: number of the event in its session. utterance: number of its utterance."""
+    """seq, utterance: numbers of the event and of its utterance. source: None: the session has one."""
 
     seq: int = 0
     utterance: int | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ HARMLESS = {
     "tier": "enhanced",
 }
 """Parameters of Deepgram's, and others, that only add to the answer or style the text."""
-REFUSED = {"redact": "pci", "callback": "https://example.org", "multichannel": "true"}
+REFUSED = {"redact": "pci", "callback": "https://example.org"}
 """Those without which the text, or where it goes, would be another one than was asked for."""
 SESSION = {
     "type": "transcription",

@@ -12,9 +12,10 @@ import time
 import wave
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -52,7 +53,7 @@ from sottovoce.options.decoding import VadStreamOptions
 from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, Values, from_values, options_of
 from sottovoce.options.text import TextOptions
-from sottovoce.options.transcribe import SpeakerOptions
+from sottovoce.options.transcribe import SpeakerOptions, check_speaker_names
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.text.files import writing
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
@@ -72,6 +73,7 @@ from sottovoce.types import (
 if TYPE_CHECKING:
     from sottovoce.recogniser import Recogniser
     from sottovoce.streaming.live_session import LiveSession
+    from sottovoce.streaming.sources import SourcesSession
 
 Show = Callable[[Sequence[Event]], None]
 MOST_WAITING = 2048
@@ -98,6 +100,11 @@ class StreamFlags:
     jsonl: bool = Option("Print one JSON event a line.").as_field(False)
 
 
+SOURCES = click.Option(
+    ["--sources"],
+    metavar="NAME[=DEVICE],…",
+    help="Several sources, a name each: channels of FILE, or with --mic devices, as in me=,others=monitor.",
+)
 REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, FINALS_BY, JSONL = options_of(StreamFlags)
 MIC = click.Option(
     ["--mic"],
@@ -124,7 +131,7 @@ LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(
 POLICY = "When words are said"
 SECTIONS = {
     "Model": MODEL,
-    "Source": (MIC, REALTIME, UNAWARE, INPUT_FORMAT, SAVE_AUDIO),
+    "Source": (MIC, SOURCES, REALTIME, UNAWARE, INPUT_FORMAT, SAVE_AUDIO),
     "Language": (*grouped("Language", of=LIVE), *TASK),
     "Style": grouped("Style", of=LIVE),
     "Search": (BEAM_SIZE, *FUSION),
@@ -141,6 +148,7 @@ USUAL = (
 EXAMPLES = (
     ("sottovoce stream --mic", "what is said now"),
     ("sottovoce stream --mic -l en,de -o talk.srt", "two languages, saved as subtitles"),
+    ("sottovoce stream --mic --sources me=,others=monitor", "a microphone and the computer's sound"),
     ("sottovoce stream talk.mp3 --realtime", "a recording, as if it were spoken now"),
     ("arecord -f S16_LE -r 16000 | sottovoce stream -", "another program's sound"),
 )
@@ -149,7 +157,7 @@ EXAMPLES = (
 @click.command(
     cls=SectionedCommand,
     sections=SECTIONS,
-    exclusive={"realtime": ("unaware",)},
+    exclusive={"realtime": ("unaware",), "sources": ("speakers", "translate_to")},
     usual=USUAL,
     examples=EXAMPLES,
 )
@@ -173,7 +181,8 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
     translation = from_values(TranslationOptions, given).translation(given["task"])
     speakers = speakers_of(given)
     with ExitStack() as stack:
-        pieces = source_pieces(source, flags, given["mic"])
+        sources = sources_of(given["sources"], source)
+        pieces = source_pieces(source, flags, given["mic"], sources)
         comes_in_time = not flags.unaware and (flags.realtime or source is None or is_pipe(source))
         controller = UpdateIntervalController(time.monotonic()) if comes_in_time else None
         if controller is not None:
@@ -187,7 +196,9 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
         if translator is not None:
             translator.filters = from_values(TextOptions, given).text_filters
         final_model = flags.final_model and open_model(replace(options, model=flags.final_model))
-        session = open_session(model, given, flags, fusion, speakers, final_model=final_model or None)
+        session = open_session(
+            model, given, flags, fusion, speakers, final_model=final_model or None, sources=list(sources)
+        )
         show: Show = write_lines if flags.jsonl else stack.enter_context(LiveView()).show
         if translator is not None:
             show = TranslatedView(translator, None if flags.jsonl else show)
@@ -235,7 +246,8 @@ def open_session(
     speakers: SpeakerOptions | None,
     *,
     final_model: Recogniser | None = None,
-) -> LiveSession:
+    sources: Sequence[str] = (),
+) -> LiveSession | SourcesSession:
     from sottovoce.streaming.options import StreamOptions
 
     vad = from_values(VadStreamOptions, given, post_roll_ms=min(100.0, given["hangover_ms"]))
@@ -246,8 +258,9 @@ def open_session(
         static_prompt=" ".join(term for term in (given["static_prompt"], fusion.prompt) if term),
         encoder=model.encoder_mode(flags.encoder),
     )
-    return model.session(
-        given["languages"],
+    begin = partial(model.sources_session, sources) if sources else model.session
+    return begin(
+        languages=given["languages"],
         options=from_values(
             LiveOptions,
             {**given, "languages": None, "speakers": None},
@@ -263,17 +276,41 @@ def is_pipe(source: str) -> bool:
     return source == "-" or Path(source).is_fifo()
 
 
-def source_pieces(source: str | None, flags: StreamFlags, mic: str | None) -> Iterator[Samples]:
+def sources_of(given: str | None, source: str | None) -> Mapping[str, str]:
+    """Return the device of each source, "" for the default one, by name. Raises: OptionError."""
+    if given is None:
+        return {}
+    if source and is_pipe(source):
+        raise OptionError("--sources: expected a FILE with channels, or --mic, got a pipe")
+    pairs = [part.partition("=")[::2] for part in given.split(",")]
+    names = [name.strip() for name, _ in pairs]
+    check_speaker_names(names, None)
+    devices = [device.strip() for _, device in pairs]
+    if source and any(devices):
+        raise OptionError(f"--sources: expected names of channels, got the device '{max(devices)}'")
+    return dict(zip(names, devices, strict=True))
+
+
+def source_pieces(
+    source: str | None, flags: StreamFlags, mic: str | None, sources: Mapping[str, str]
+) -> Iterator[Samples]:
+    """Yield samples (n,), or (n, n_sources) of several sources. Raises: AudioError."""
+    import numpy as np
+
     from sottovoce.audio.io import Microphone, Source, load_audio, read_live
 
     n_samples = round(flags.chunk_ms * SAMPLE_RATE / 1000)
     chunk_s = n_samples / SAMPLE_RATE
     with ExitStack() as stack:
         if source is None:
-            device = int(mic) if mic and mic.isdecimal() else mic or None
-            microphone = stack.enter_context(Microphone(device, chunk_s=chunk_s))
-            say_on_terminal(f"listening (Ctrl-C ends): {microphone.name}")
-            chunks = iter(microphone)
+            names = list(sources.values()) or [mic or ""]
+            devices = [int(name) if name.isdecimal() else name or None for name in names]
+            microphones = [stack.enter_context(Microphone(device, chunk_s=chunk_s)) for device in devices]
+            say_on_terminal(f"listening (Ctrl-C ends): {', '.join(each.name for each in microphones)}")
+            for together in zip(*microphones, strict=False):
+                pieces = [chunk.samples for chunk in together]
+                yield np.stack(pieces, axis=1) if sources else pieces[0]
+            return
         elif source == "-":
             # Unbuffered: a buffered read waits until it is full.
             stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
@@ -282,7 +319,11 @@ def source_pieces(source: str | None, flags: StreamFlags, mic: str | None) -> It
             pipe = stack.enter_context(open(source, "rb", buffering=0))
             chunks = read_live(pipe, input_format=flags.input_format, chunk_s=chunk_s, name=source)
         else:
-            audio = load_audio(Source(source, input_format=flags.input_format))
+            opened = Source(source, input_format=flags.input_format)
+            if sources:
+                audio = np.stack([load_audio(opened, channel=place) for place in range(len(sources))], axis=1)
+            else:
+                audio = load_audio(opened)
             yield from file_pieces(audio, n_samples, realtime=flags.realtime)
             return
         for chunk in chunks:
@@ -414,7 +455,7 @@ class EmittedWords:
         """Return the session as a transcript, with a segment for each turn of a speaker."""
         segments: list[Segment] = []
         seconds: dict[str, float] = defaultdict(float)
-        for final in self.finals:
+        for final in sorted(self.finals, key=lambda final: final.start):
             seconds[final.language] += final.end - final.start
             for speaker, spoken in itertools.groupby(final.words, key=lambda word: word.speaker):
                 words = tuple(spoken)
@@ -440,7 +481,7 @@ def save(emitted: EmittedWords, path: Path, model: str) -> None:
 
 
 def run(
-    session: LiveSession,
+    session: LiveSession | SourcesSession,
     pieces: Iterator[Samples],
     show: Show,
     interrupts: Interrupts,
@@ -466,7 +507,7 @@ def run(
                 emitted.n_samples += len(piece)
                 is_greedy = controller is not None and controller.is_greedy
                 is_live = controller is not None
-                audio = np.ascontiguousarray(piece)
+                audio = np.ascontiguousarray(piece.T)
                 take(session.push(audio, newest_only=is_live, greedy=is_greedy, realtime=is_live))
     except KeyboardInterrupt:
         interrupts.take()
@@ -521,7 +562,9 @@ def saved(pieces: Iterator[Samples], path: Path) -> Iterator[Iterator[Samples]]:
                     if file is None:
                         raw = opened.enter_context(path.open("wb"))
                         file = opened.enter_context(wave.open(raw, "wb"))  # noqa: SIM115
-                        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+                        file.setparams(
+                            (1 if piece.ndim == 1 else piece.shape[1], 2, SAMPLE_RATE, 0, "NONE", "")
+                        )
                     file.writeframes((piece.clip(-1.0, 1.0) * 32767).astype("<i2").tobytes())
             yield piece
 
@@ -541,8 +584,9 @@ class LiveView:
         # with FORCE_COLOR rich treats a pipe as a terminal, and redraws lines
         self._console = console or Console(force_terminal=sys.stdout.isatty())
         self._live = Live(console=self._console, transient=True, auto_refresh=False)
-        self._line = Text()
-        self._unstable = Text()
+        self._lines: dict[str | None, Text] = {}
+        self._unstable: dict[str | None, Text] = {}
+        """Of each source."""
         self._colours = LanguageColours()
 
     def __enter__(self) -> LiveView:
@@ -558,23 +602,30 @@ class LiveView:
         for event in events:
             self._take(event)
         if self._console.is_terminal:
-            self._live.update(self._line + self._unstable, refresh=True)
+            self._live.update(self._growing(), refresh=True)
+
+    def _growing(self) -> Text:
+        sources = dict.fromkeys((*self._lines, *self._unstable))
+        lines = (self._lines.get(each, Text()) + self._unstable.get(each, Text()) for each in sources)
+        return Text("\n").join(line for line in lines if line)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Partial):
-            self._line.append(event.text, style=self._colours[event.language])
-            self._unstable = Text()
+            line = self._lines.setdefault(event.source, Text())
+            line.append(event.text, style=self._colours[event.language])
+            self._unstable.pop(event.source, None)
         elif isinstance(event, Unstable):
-            self._unstable = Text(event.text, style=f"dim {self._colours[event.language]}")
+            self._unstable[event.source] = Text(event.text, style=f"dim {self._colours[event.language]}")
         elif isinstance(event, Final):
             tag = f"[{event.language} {event.start:7.2f}-{event.end:7.2f}] "
-            self._line, self._unstable = Text(), Text()
+            self._lines.pop(event.source, None)
+            self._unstable.pop(event.source, None)
             if self._console.is_terminal:
-                self._live.update(self._line)
+                self._live.update(self._growing())
             spoken = Text(spoken_text(event), self._colours[event.language])
             self._console.print(Text.assemble((tag, "dim"), spoken), soft_wrap=True)
         elif isinstance(event, LanguageChanged) and event.source is not None:
-            self._unstable = Text()
+            self._unstable.pop(event.source, None)
 
 
 def spoken_text(event: Final) -> str:

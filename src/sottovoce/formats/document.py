@@ -208,6 +208,8 @@ def event_document(event: Event) -> dict[str, Json]:
     document["seq"] = event.seq
     if event.utterance is not None:
         document["utterance"] = event.utterance
+    if event.source is not None:
+        document["source"] = event.source
     return document
 
 

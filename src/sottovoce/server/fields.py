@@ -198,7 +198,15 @@ LIVE_REQUEST = (
         "also send a translation into this language, one of the model's `translates_to` in "
         "`/v1/models` ([translation](translation.md#in-the-server-and-on-the-page))",
     ),
-    _live("encoding", "text", "`s16le`, the default, `f32le`, `mulaw` or `alaw`, one channel"),
+    _live(
+        "sources",
+        "texts",
+        "a name for each channel of the audio, whose samples alternate; each is transcribed separately, and "
+        "named as the `source` of its events",
+    ),
+    _live(
+        "encoding", "text", "`s16le`, the default, `f32le`, `mulaw` or `alaw`; one channel without `sources`"
+    ),
     _live(
         "sample_rate",
         "integer",

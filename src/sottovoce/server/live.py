@@ -46,12 +46,19 @@ SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}
 
 
 class PcmReader:
-    """Decodes bytes into samples (n,) float32 at 16 kHz, mixed to one channel.
+    """Decodes bytes into samples (n,) float32 at 16 kHz, mixed to one channel, or (n, n_channels).
 
     Raises: ApiError 400 for an unknown encoding or rate.
     """
 
-    def __init__(self, encoding: str = "s16le", sample_rate: int = SAMPLE_RATE, n_channels: int = 1) -> None:
+    def __init__(
+        self,
+        encoding: str = "s16le",
+        sample_rate: int = SAMPLE_RATE,
+        n_channels: int = 1,
+        *,
+        keep_channels: bool = False,
+    ) -> None:
         if encoding not in SAMPLE_BYTES:
             raise invalid_value("encoding", f"one of {', '.join(SAMPLE_BYTES)}", f"'{encoding[:50]}'")
         if not MIN_RATE <= sample_rate <= MAX_RATE:
@@ -60,23 +67,25 @@ class PcmReader:
         self._n_channels = n_channels
         self._n_bytes = SAMPLE_BYTES[encoding] * n_channels
         self._rest = b""
-        self._mixer = FloatMixer(sample_rate, n_channels, "live audio")
+        self._keeps_channels = keep_channels
+        self._mixer = FloatMixer(sample_rate, n_channels, "live audio", keep_channels=keep_channels)
 
     def read(self, piece: bytes) -> Samples:
-        """Return the complete samples (n,); an incomplete frame waits for the next piece."""
+        """Return the complete samples; an incomplete frame waits for the next piece."""
         data = self._rest + piece
         whole = len(data) - len(data) % self._n_bytes
         self._rest = data[whole:]
         if not whole:
             return np.zeros(0, np.float32)
         channels = self._floats(data[:whole]).reshape(-1, self._n_channels).T
-        samples: Samples = self._mixer.push(channels)[0]
-        return samples
+        return self._shaped(self._mixer.push(channels))
 
     def flush(self) -> Samples:
-        """Return the last samples (n,); nothing may be read after it."""
-        samples: Samples = self._mixer.flush()[0]
-        return samples
+        """Return the last samples; nothing may be read after it."""
+        return self._shaped(self._mixer.flush())
+
+    def _shaped(self, rows: Samples) -> Samples:
+        return rows.T if self._keeps_channels else np.ravel(rows)
 
     def _floats(self, data: bytes) -> Samples:
         if self._encoding == "f32le":
@@ -333,15 +342,17 @@ class LiveConnection(ABC, Generic[M]):
 
         await serve_client(self.transport, work, self.error_document)
 
-    def acquire_slot(self) -> None:
-        """Count a live session of the server and of the key, until `release`. Raises: ApiError 429, 503."""
-        self.exit_stack.enter_context(self.services.key_limits.session(self.key))
-        self.exit_stack.enter_context(self.services.session(lambda: self.behind_s))
+    def acquire_slot(self, n_sessions: int = 1) -> None:
+        """Count live sessions of the server and of the key, until `release`. Raises: ApiError 429, 503."""
+        for _ in range(n_sessions):
+            self.exit_stack.enter_context(self.services.key_limits.session(self.key))
+            self.exit_stack.enter_context(self.services.session(lambda: self.behind_s))
         self._last_audio_s = time.monotonic()
 
-    async def open(self, model: str, options: LiveOptions) -> Scheduler:
-        """Open the session, until `release`; return its scheduler. Raises: ApiError 429 without room on the
-        model.
+    async def open(self, model: str, options: LiveOptions, sources: Sequence[str] = ()) -> Scheduler:
+        """Open the session, until `release`; return its scheduler. sources: names, of several.
+
+        Raises: ApiError 429 without room on the model.
         """
         registry, final_name = self.services.registry, self.services.settings.models.final
         scheduler = await self.exit_stack.enter_async_context(registry.use(model))
@@ -350,7 +361,9 @@ class LiveConnection(ABC, Generic[M]):
             final = await self.exit_stack.enter_async_context(registry.use(final_name))
         self.services.check_live_wait(scheduler)
         rules = None if self.key is None else self.key.replacements
-        self._session = session = await scheduler.open(options, self.queue, final, replacements=rules)
+        self._session = session = await scheduler.open(
+            options, self.queue, final, replacements=rules, sources=sources
+        )
         session.on_finals = self._emit_finals
         self.exit_stack.callback(session.end)
         return scheduler

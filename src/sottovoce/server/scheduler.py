@@ -36,6 +36,7 @@ from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.streaming.live_session import LiveSession
+from sottovoce.streaming.sources import SourcesSession
 from sottovoce.text.filters import TextFilter
 from sottovoce.text.replacements import Replacements
 from sottovoce.threads import n_threads
@@ -135,6 +136,7 @@ TIME_FIELDS = frozenset({"start", "end", "at", "confirmed_at", "emission_time"})
 MAX_COMMANDS = 64
 IDLE_S = 10.0
 """Without audio for so long a session does not count for admission."""
+AnySession: TypeAlias = LiveSession | SourcesSession
 Command: TypeAlias = Callable[[], Awaitable[None]]
 """A command of the client, run after all audio before it."""
 
@@ -208,10 +210,13 @@ class InputQueue:
 
     @contextmanager
     def taking(self, most: int) -> Iterator[Samples]:
-        """Take samples before the next command, (n,), from any thread; they are processed at the end."""
+        """Take samples before the next command, from any thread; they are processed at the end.
+
+        (n,), or (n, n_sources).
+        """
         with self._lock:
             n_taken = min(most, self.n_ready)
-            waiting = np.concatenate([np.zeros(0, np.float32), *self._pieces])
+            waiting = np.concatenate(self._pieces) if self._pieces else np.zeros(0, np.float32)
             self._pieces = [waiting[n_taken:]]
             self._n_taken += n_taken
         try:
@@ -263,7 +268,8 @@ class SessionHandle:
     """One live session, for one call at a time. queue: its audio. sessions: those of the model, until `end`.
 
     final: the model of the second pass; None: the same. on_finals: a command for when finals may be ready.
-    replacements: besides those of the options. worked_s: engine seconds for `audio_s` seconds of audio.
+    replacements: besides those of the options. sources: names, if several share the session. worked_s: engine
+    seconds for `audio_s` seconds of audio.
     """
 
     def __init__(
@@ -276,7 +282,9 @@ class SessionHandle:
         final: Scheduler | None = None,
         *,
         replacements: Replacements | None = None,
+        sources: Sequence[str] = (),
     ) -> None:
+        self.sources = sources
         self._worker = worker
         self._model = model
         self._options = options
@@ -292,7 +300,7 @@ class SessionHandle:
         self._seq = itertools.count(1)
         self._n_utterances = self._n_before = 0
         """Utterances so far, and those of earlier sessions."""
-        self._session: LiveSession | None = None
+        self._session: AnySession | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
         self._n_processed = 0
@@ -361,7 +369,7 @@ class SessionHandle:
         """Emit the text of the audio so far; the session continues without context."""
         try:
             events = await self._events_of(lambda: self._finish(closes=True))
-            events += await self._read_finals(LiveSession.close)
+            events += await self._read_finals(lambda session: session.close())
         finally:
             self._session = None
         self._n_before, self._start_sample = self._n_utterances, self._n_processed
@@ -371,7 +379,7 @@ class SessionHandle:
         """Return the finals of the second pass that are ready."""
         return [] if self._session is None else self._placed(self._session.finals())
 
-    async def _read_finals(self, wait: Callable[[LiveSession], list[Event]]) -> list[Event]:
+    async def _read_finals(self, wait: Callable[[AnySession], list[Event]]) -> list[Event]:
         """Wait for the second pass, in no thread of the model."""
         session = self._session
         if session is None or self._options.finals != "read":
@@ -439,7 +447,7 @@ class SessionHandle:
         with self.queue.taking(round(most_s * SAMPLE_RATE)) as pcm:
             try:
                 return self._current_session().push(
-                    pcm,
+                    pcm.T,
                     newest_only=is_stretched,
                     greedy=is_greedy,
                     realtime=self._priority is Priority.LIVE,
@@ -470,7 +478,7 @@ class SessionHandle:
         self._speakers.add_voices(enrolled)
         return self._speakers.voices
 
-    def _current_session(self) -> LiveSession:
+    def _current_session(self) -> AnySession:
         if self._session is None:
             self._session = self._make_session(self._options, self._speakers)
         return self._session
@@ -485,9 +493,11 @@ class SessionHandle:
         self._options, self._speakers = options, speakers
         self._speakers_option = options.speakers or self._speakers_option
 
-    def _make_session(self, options: LiveOptions, speakers: LiveSpeakers | None) -> LiveSession:
+    def _make_session(self, options: LiveOptions, speakers: LiveSpeakers | None) -> AnySession:
         final = self._final if options.finals == "read" else None
-        session = self._model.session(
+        model = self._model
+        begin = partial(model.sources_session, self.sources) if self.sources else model.session
+        session: AnySession = begin(
             options=options.with_rules(self._replacements),
             final_model=None if final is None else final.model,
             speakers=speakers if options.speakers else None,
@@ -598,17 +608,25 @@ class Scheduler:
         final: Scheduler | None = None,
         *,
         replacements: Replacements | None = None,
+        sources: Sequence[str] = (),
     ) -> SessionHandle:
         """Begin a live session. queue: None: `push` alone adds audio. final: of the second pass.
 
-        replacements: see `SessionHandle`.
+        replacements, sources: see `SessionHandle`.
 
         Raises: ApiError 429 if it would delay others; OptionError.
         """
-        self.check_capacity()
+        self.check_capacity(len(sources) or 1)
         queue = queue or InputQueue()
         handle = SessionHandle(
-            self.worker, self.model, options, queue, self._sessions, final, replacements=replacements
+            self.worker,
+            self.model,
+            options,
+            queue,
+            self._sessions,
+            final,
+            replacements=replacements,
+            sources=sources,
         )
         self._sessions.add(handle)
         try:
@@ -620,12 +638,12 @@ class Scheduler:
 
     @property
     def n_active(self) -> int:
-        """Live sessions with audio."""
-        return sum(not session.is_idle for session in self._sessions)
+        """Live sessions with audio; several sources are as many sessions."""
+        return sum(len(session.sources) or 1 for session in self._sessions if not session.is_idle)
 
-    def check_capacity(self) -> None:
-        """Raises: ApiError 429 if the engines do not keep up with another session."""
-        if self.most_sessions is not None and self.n_active >= self.most_sessions:
+    def check_capacity(self, n_new: int = 1) -> None:
+        """Raises: ApiError 429 if the engines do not keep up with more sessions."""
+        if self.most_sessions is not None and self.n_active + n_new > self.most_sessions:
             raise overloaded(self.n_active)
 
     async def calibrate(self) -> None:

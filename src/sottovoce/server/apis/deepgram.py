@@ -67,7 +67,7 @@ DEFAULT_SPLIT_S = 0.8
 
 SILENTLY_IGNORED = ("version", "tag", "extra", "mip_opt_out", "no_delay")
 """Accepted with any value, as no answer could show them."""
-REFUSED = ("callback", "callback_method", "multichannel")
+REFUSED = ("callback", "callback_method")
 """Must be false: they would change the text or send it elsewhere."""
 OFF_VALUES = ("false", "0", "")
 REPEATABLE = ("keyterm", "keywords", "replace", "redact", "language_hint", "detect_language")
@@ -75,7 +75,7 @@ REDACTIONS: Mapping[str, Redaction] = {"numbers": "numbers", "email_address": "e
 """Values of `redact` with a rule; without one, private data would be written."""
 STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
-    *("detect_language", "utt_split", "finals"),
+    *("detect_language", "utt_split", "finals", "multichannel"),
 )
 RECORDING_PARAMS = ("utterances", "utt_split", "paragraphs", "detect_language")
 PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
@@ -84,13 +84,14 @@ PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
 @dataclass(frozen=True, slots=True)
 class ListenParams(ABC):
     """Common parameters of `/v1/listen` and `/v2/listen`. languages: empty: any. raw: encoding and rate of
-    samples without a header, or None.
+    samples without a header, or None. n_channels: that are transcribed separately; 1: all are mixed.
     """
 
     model: str | None = None
     languages: tuple[str, ...] = ()
     terms: tuple[str, ...] = ()
     raw: tuple[str, int] | None = None
+    n_channels: int = 1
     ignored: tuple[str, ...] = ()
     text: TextOptions = field(default_factory=TextOptions)
 
@@ -167,7 +168,7 @@ class Query:
             if any(value.lower() not in OFF_VALUES for value in values)
         ]
         for name in given:
-            if name in REFUSED:
+            if name in REFUSED or (name == "multichannel" and name not in known):
                 raise unsupported(name)
         for name, values in self.values.items():
             if len(values) > 1 and name in known and name not in REPEATABLE:
@@ -205,6 +206,16 @@ class Query:
         return fields.read_codes("language_hint", self.values.get("language_hint", ()))
 
     @property
+    def n_channels(self) -> int:
+        """Channels of `multichannel`, which are transcribed separately; 1 without it."""
+        if not self.flag("multichannel"):
+            return 1
+        n_channels = fields.read_int("channels", self.last.get("channels", "1"))
+        if n_channels < 1 or "encoding" not in self.last or self.flag("diarize"):
+            raise invalid_value("multichannel", "encoding and channels, and no diarize beside it", "others")
+        return n_channels
+
+    @property
     def raw(self) -> tuple[str, int] | None:
         """Encoding and rate of samples without a header, or None for a container."""
         last = self.last
@@ -217,8 +228,8 @@ class Query:
             raise invalid_value(
                 "encoding", f"one of {', '.join(ENCODINGS)}", f"'{(encoding or 'none')[:50]}'"
             )
-        if last.get("channels", "1") != "1":
-            raise invalid_value("channels", "1", fields.quoted(last["channels"]))
+        if last.get("channels", "1") != "1" and not self.flag("multichannel"):
+            raise invalid_value("channels", "1, or multichannel", fields.quoted(last["channels"]))
         usual = "16000" if encoding == "linear16" else "8000"
         rate = fields.read_int("sample_rate", last.get("sample_rate", usual))
         PcmReader(ENCODINGS[encoding], rate)
@@ -271,6 +282,7 @@ def common_params(query: Query, registry: ModelRegistry) -> DeepgramParams:
         is_punctuated=query.flag("punctuate") or query.flag("smart_format"),
         has_speakers=query.flag("diarize") or query.last.get("diarize_model", "").lower() not in OFF_VALUES,
         raw=raw,
+        n_channels=query.n_channels,
         ignored=registry.ignored(model, query.ignored),
         text=query.text,
     )
@@ -315,12 +327,13 @@ class DeepgramSocket(WebSocketConnection, Generic[P]):
         self.params = self.read = params
         fields.note_ignored(self.socket, params.ignored)
         if params.raw is not None:
-            self._reader = PcmReader(*params.raw)
+            self._reader = PcmReader(*params.raw, params.n_channels, keep_channels=params.n_channels > 1)
         else:
             self._container = LiveContainer()
             self.exit_stack.callback(self._container.close)
-        self.acquire_slot()
-        await self.open(params.model or "", params.options)
+        sources = [str(place) for place in range(params.n_channels)] if params.n_channels > 1 else []
+        self.acquire_slot(params.n_channels)
+        await self.open(params.model or "", params.options, sources)
         first = next(iter(self.socket.scope["subprotocols"]), None)
         await self.websocket.accept(first if first in KEY_SCHEMES else None)
 
@@ -373,32 +386,37 @@ class DeepgramSocket(WebSocketConnection, Generic[P]):
 
 
 class DeepgramConnection(DeepgramSocket[DeepgramParams]):
-    _results: DeepgramResults
+    _results: list[DeepgramResults]
+    """Of each channel."""
 
     async def begin(self) -> None:
         params = stream_params(self.socket.query_params.multi_items(), self.services.registry)
-        self._results = DeepgramResults(params, self.transport.request_id)
+        request_id = self.transport.request_id
+        self._results = [DeepgramResults(params, request_id, place) for place in range(params.n_channels)]
         await self.open_stream(params)
 
     async def on_message(self, message: bytes | str) -> None:
         if isinstance(message, str):
             await self._take_text(message)
         elif message:
-            self._results.audio.update(message)
+            self._results[0].audio.update(message)
             await self.queue_stream(message)
         else:  # older clients end the stream so
             await self.close_stream()
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
-        self._results.behind_s = round(self.behind_s, 3)
-        return self._results.render(events, self.processed_s)
+        for results in self._results:
+            results.behind_s = round(self.behind_s, 3)
+            yield from results.render(results.of_channel(events), self.processed_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
         return {"type": "Error", "variant": fault.code or fault.kind, "description": fault.message}
 
     async def on_close(self) -> None:
         events = await self.session.flush()
-        await self.send(*self._results.ended(events, self.processed_s))
+        for results in self._results:
+            await self.send(*results.ended(results.of_channel(events), self.processed_s))
+        await self.send(self._results[0].metadata(self.processed_s))
 
     async def _take_text(self, text: str) -> None:
         try:
@@ -420,7 +438,8 @@ class DeepgramConnection(DeepgramSocket[DeepgramParams]):
 
     async def _finalize(self) -> None:
         events = await self.session.finalize()
-        await self.send(*self._results.finalized(events, self.processed_s))
+        for results in self._results:
+            await self.send(*results.finalized(results.of_channel(events), self.processed_s))
 
     def changed(self, message: Mapping[str, object]) -> DeepgramParams:
         given = message.get("keyterms")
@@ -474,10 +493,11 @@ async def listen_recording(request: Request) -> Response:
 
 
 class DeepgramResults:
-    """The results of one stream; times are seconds of its audio."""
+    """The results of one channel of a stream; times are seconds of its audio."""
 
-    def __init__(self, params: DeepgramParams, request_id: str) -> None:
+    def __init__(self, params: DeepgramParams, request_id: str, place: int = 0) -> None:
         self._params = params
+        self._channel: list[Json] = [place, params.n_channels]
         self._ends_speech = params.pause_ms is not None
         self._request_id = request_id
         self._words: list[Word] = []
@@ -496,13 +516,16 @@ class DeepgramResults:
         """Of the bytes of the client."""
         self._created = datetime.now(timezone.utc)
 
+    def of_channel(self, events: Iterable[Event]) -> list[Event]:
+        return [event for event in events if event.source in (None, str(self._channel[0]))]
+
     def render(self, events: Iterable[Event], received_s: float) -> Iterator[dict[str, Json]]:
         changed = False
         for event in events:
             if isinstance(event, SpeechStarted):
                 self._is_speech = True
                 if self._params.vad_events:
-                    yield {"type": "SpeechStarted", "channel": [0, 1], "timestamp": seconds(event.at)}
+                    yield {"type": "SpeechStarted", "channel": self._channel, "timestamp": seconds(event.at)}
             elif isinstance(event, SpeechEnded):
                 self._is_speech = False
                 if event.utterance in self._n_words:
@@ -537,8 +560,10 @@ class DeepgramResults:
         yield from self.render(events, received_s)
         if self._words:
             yield self._result(received_s, speech_final=self._ends_speech)
+
+    def metadata(self, received_s: float) -> dict[str, Json]:
         about = metadata(self._params, self._request_id, self.audio.hexdigest(), received_s, self._created)
-        yield {"type": "Metadata", **about}
+        return {"type": "Metadata", **about}
 
     def _read_result(self, final: Final) -> dict[str, Json]:
         """Render the final of a second pass; words of later utterances stay."""
@@ -574,7 +599,7 @@ class DeepgramResults:
         if limit_ms is None or end_s is None or self._is_speech or received_s - end_s < limit_ms / 1000:
             return
         self._unreported_end_s = None
-        yield {"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": seconds(end_s)}
+        yield {"type": "UtteranceEnd", "channel": self._channel, "last_word_end": seconds(end_s)}
 
     def _result(
         self, end_s: float, *, is_final: bool = True, speech_final: bool = False, from_finalize: bool = False
@@ -583,7 +608,7 @@ class DeepgramResults:
         extra = "" if is_final else self._unstable
         document: dict[str, Json] = {
             "type": "Results",
-            "channel_index": [0, 1],
+            "channel_index": self._channel,
             "duration": seconds(max(0.0, end_s - self._end_s)),
             "start": seconds(self._end_s),
             "channel": {"alternatives": [alternative_of(self._words, self._params, extra)]},
@@ -698,7 +723,7 @@ def metadata(
         "sha256": sha256,
         "created": created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "duration": seconds(duration_s),
-        "channels": 1,
+        "channels": params.n_channels,
         "models": [model],
         "model_info": {model: model_info(model)},
         **({"warnings": warnings} if warnings else {}),

@@ -19,9 +19,10 @@ from sottovoce.errors import TranslationError
 from sottovoce.formats.document import Json, event_document
 from sottovoce.options.live import LiveOptions
 from sottovoce.options.schema import changed
+from sottovoce.options.transcribe import check_speaker_names
 from sottovoce.server import fields
 from sottovoce.server.api import Api, SocketRoute
-from sottovoce.server.errors import ApiError, invalid_value, logged_api_error
+from sottovoce.server.errors import ApiError, invalid_options, invalid_value, logged_api_error
 from sottovoce.server.fields import LIVE_REQUEST, MODEL
 from sottovoce.server.live import PcmReader, WebSocketConnection, require_valid
 from sottovoce.server.scheduler import QueuedTranslator, SessionHandle
@@ -57,13 +58,19 @@ def check_handshake(connection: HTTPConnection) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """translate_to: "": no translation."""
+    """translate_to: "": no translation. sources: names of the channels; empty: one channel."""
 
     options: LiveOptions = field(default_factory=LiveOptions)
     model: str | None = None
     encoding: str = "s16le"
     sample_rate: int = SAMPLE_RATE
     translate_to: str = ""
+    sources: tuple[str, ...] = ()
+
+    def reader(self) -> PcmReader:
+        """Raises: ApiError 400."""
+        n_channels = len(self.sources) or 1
+        return PcmReader(self.encoding, self.sample_rate, n_channels, keep_channels=bool(self.sources))
 
 
 class SottovoceConnection(WebSocketConnection):
@@ -80,9 +87,9 @@ class SottovoceConnection(WebSocketConnection):
             request.model, fields.unknown_fields(fields.query_of(self.socket), KNOWN)
         )
         fields.note_ignored(self.socket, ignored)
-        self._request, self._reader = request, PcmReader(request.encoding, request.sample_rate)
-        self.acquire_slot()
-        scheduler = await self.open(model, request.options)
+        self._request, self._reader = request, request.reader()
+        self.acquire_slot(len(request.sources) or 1)
+        scheduler = await self.open(model, request.options, request.sources)
         if request.translate_to:
             settings, request_id = self.services.settings.translation, self.transport.request_id
             self._translator = session_translator(
@@ -97,6 +104,7 @@ class SottovoceConnection(WebSocketConnection):
                 "languages": list(request.options.languages or scheduler.languages),
                 "encoding": request.encoding,
                 "sample_rate": request.sample_rate,
+                **({"sources": list(request.sources)} if request.sources else {}),
                 **ignored_field(ignored),
             }
         )
@@ -242,7 +250,11 @@ def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> Sess
     request = replace(request, options=changed(request.options, values), **fixed)
     if request.translate_to and request.options.decoding.task == "translate":
         raise invalid_value("translate_to", "the task transcribe", "translate")
-    PcmReader(request.encoding, request.sample_rate)
+    if request.sources and request.translate_to:
+        raise invalid_value("sources", "no translate_to beside them", fields.quoted(request.translate_to))
+    with invalid_options("sources"):
+        check_speaker_names(request.sources, None)
+    request.reader()
     return request
 
 

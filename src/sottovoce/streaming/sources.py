@@ -1,0 +1,125 @@
+"""Live sessions of several sources at once, such as a microphone and the computer's sound, or channels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sottovoce.errors import AudioError, OptionError
+from sottovoce.streaming.live_session import LiveSession
+from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Word
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class SourcesSession:
+    """Sessions of sources that share a clock; their events leave in the order of their times.
+
+    Events have the name of their `source`, which is also the speaker of its words. `push` takes samples
+    (n_sources, n) in the order of the sources; the methods are those of `LiveSession`. on_close: called once.
+
+    Raises: OptionError without sources.
+    """
+
+    def __init__(
+        self, sessions: Mapping[str, LiveSession], on_close: Callable[[], None] | None = None
+    ) -> None:
+        if not sessions:
+            raise OptionError("sources: expected a name for each, got none")
+        self.sources = tuple(sessions)
+        self._sessions = tuple(sessions.values())
+        self._on_close = on_close
+        self._held: list[Event] = []
+        self._seq = itertools.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def push(
+        self,
+        pcm: npt.NDArray[np.generic],
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        newest_only: bool = False,
+        greedy: bool = False,
+        realtime: bool = False,
+    ) -> list[Event]:
+        """Push samples of all sources, and return the resulting events.
+
+        Raises: as `LiveSession.push`; AudioError for another number of sources.
+        """
+        if pcm.ndim != 2 or len(pcm) != len(self.sources):
+            raise AudioError(f"sources: expected samples ({len(self.sources)}, n), got {pcm.shape}")
+        return self._of_all(
+            lambda place, session: session.push(
+                pcm[place],
+                sample_rate=sample_rate,
+                newest_only=newest_only,
+                greedy=greedy,
+                realtime=realtime,
+            )
+        )
+
+    def end(self) -> list[Event]:
+        return self._of_all(lambda _, session: session.end())
+
+    def close(self) -> list[Event]:
+        try:
+            return self._of_all(lambda _, session: session.close())
+        finally:
+            if self._on_close is not None:
+                self._on_close()
+
+    def finals(self, wait_s: float | None = None) -> list[Event]:
+        return self._of_all(lambda _, session: session.finals(wait_s))
+
+    def finalize(self) -> list[Event]:
+        return self._of_all(lambda _, session: session.finalize())
+
+    def on_finals(self, notify: Callable[[], None]) -> None:
+        for session in self._sessions:
+            session.on_finals(notify)
+
+    def discard(self) -> None:
+        for session in self._sessions:
+            session.discard()
+
+    def _of_all(self, work: Callable[[int, LiveSession], list[Event]]) -> list[Event]:
+        """Do the work of every session, and raise the last error then; the next call returns the events."""
+        failure: Exception | None = None
+        for place, session in enumerate(self._sessions):
+            try:
+                self._held += [self._placed(place, event) for event in work(place, session)]
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        events, self._held = sorted(self._held, key=_emitted_s), []
+        return [replace(event, seq=next(self._seq)) for event in events]
+
+    def _placed(self, place: int, event: Event) -> Event:
+        source, utterance = self.sources[place], event.utterance
+        if utterance is not None:
+            utterance = (utterance - 1) * len(self.sources) + place + 1
+        if isinstance(event, Partial | Final):
+            event = replace(event, words=_spoken_by(event.words, source))
+        if isinstance(event, Final) and event.committed is not None:
+            event = replace(event, committed=_spoken_by(event.committed, source))
+        return replace(event, source=source, utterance=utterance)
+
+
+def _spoken_by(words: tuple[Word, ...], source: str) -> tuple[Word, ...]:
+    return tuple(replace(word, speaker=source) for word in words)
+
+
+def _emitted_s(event: Event) -> float:
+    return event.confirmed_at if isinstance(event, LanguageChanged) else event.emission_time
