@@ -151,7 +151,8 @@ def test_the_synchronous_client_ends_turns_itself_and_deltas_come_before(server:
         OpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
         client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
     ):
-        session: Any = update(transcription={"language": "en"}, turn_detection=None)["session"]
+        transcription = {"language": "en", "replacements": "garden => orchard"}
+        session: Any = update(transcription=transcription, turn_detection=None)["session"]
         connection.session.update(session=session)
         for message in appended(pcm24(CLIPS / "en.flac")):
             connection.input_audio_buffer.append(audio=message["audio"])
@@ -160,7 +161,7 @@ def test_the_synchronous_client_ends_turns_itself_and_deltas_come_before(server:
         for event in connection:
             kinds.append(event.type)
             if event.type == COMPLETED:
-                assert "garden" in event.transcript
+                assert "orchard" in event.transcript
                 assert event.usage.seconds == pytest.approx(length_s(CLIPS / "en.flac"), abs=0.002)
             if event.type == "conversation.item.done":
                 break
@@ -393,6 +394,7 @@ CANNOT_BE: list[tuple[Message, str, str]] = [
     ({"format": {"type": "audio/pcm", "rate": 16000}}, "format.rate", "24000"),
     ({"transcription": ""}, "transcription", "object or null"),
     ({"transcription": {"keywords": "a,b"}}, "transcription.keywords", "list"),
+    ({"transcription": {"replacements": "/a/ => b"}}, "transcription.replacements", "regular expression"),
     ({"transcription": {"languages": "en"}}, "transcription.languages", "list"),
     ({"transcription": {"language": "klingon"}}, "transcription.language", "klingon"),
     ({"transcription": {"delay": "ever"}}, "transcription.delay", "minimal"),

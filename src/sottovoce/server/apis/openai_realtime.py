@@ -29,6 +29,7 @@ from sottovoce.server.live import PcmReader, WebSocketConnection, in_thread_if_l
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.services import key_of, services_of
 from sottovoce.server.uploads import whole_body
+from sottovoce.text.replacements import phrases_alone
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Word
 
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
@@ -87,8 +88,8 @@ class TurnDetection:
 class RealtimeSessionConfig:
     """The configuration of a transcription session.
 
-    finals: "read": completed turns have the text of a second pass, which OpenAI's API lacks. turns: None: the
-    client commits its turns.
+    finals: "read": completed turns have the text of a second pass; replacements: rules, a line each; OpenAI's
+    API lacks both. turns: None: the client commits its turns.
     """
 
     audio_format: str = "audio/pcm"
@@ -97,6 +98,7 @@ class RealtimeSessionConfig:
     languages: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     prompt: str = ""
+    replacements: str = ""
     delay: str = "medium"
     finals: Finals = "committed"
     turns: TurnDetection | None = field(default_factory=lambda: read_turn_detection({}))
@@ -116,6 +118,7 @@ class RealtimeSessionConfig:
                 eagerness=self.turns.eagerness if self.turns else None,
             ),
             speakers="auto" if self.has_speakers else "",
+            replacements=phrases_alone(self.replacements),
         )
 
     @property
@@ -129,6 +132,7 @@ class RealtimeSessionConfig:
             "prompt": self.prompt or None,
             "delay": self.delay,
             **({"finals": self.finals} if self.finals != "committed" else {}),
+            **({"replacements": self.replacements} if self.replacements else {}),
         }
         audio_input: dict[str, Json] = {
             "format": {"type": self.audio_format, **rate},
@@ -230,6 +234,13 @@ def read_one_language(name: str, value: object) -> str | None:
     return codes[0] if codes else None
 
 
+def read_rules(name: str, value: object) -> str:
+    rules = fields.read_text(name, value)
+    with invalid_options(name):
+        phrases_alone(rules)
+    return rules
+
+
 READERS: Mapping[str, fields.Reader[object]] = {
     "model": fields.read_text,
     "language": read_one_language,
@@ -238,6 +249,7 @@ READERS: Mapping[str, fields.Reader[object]] = {
     "prompt": fields.read_text,
     "delay": fields.one_of(*DELAYS),
     "finals": fields.read_finals,
+    "replacements": read_rules,
 }
 
 
