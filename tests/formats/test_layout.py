@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sottovoce.errors import OptionError
 from sottovoce.formats.base import TranscriptInfo, write_transcript
 from sottovoce.formats.files import writer_for, writers_for
-from sottovoce.formats.srt_vtt import SrtWriter, VttWriter
+from sottovoce.formats.srt_vtt import SrtWriter, VttWriter, transcript_of_cues
 from sottovoce.formats.subtitles import LONGEST_RUN, Cue, CueMaker, one_line, timestamp
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.normalize import shared_out, width
@@ -104,6 +104,27 @@ def test_short_turns_of_two_speakers_share_a_cue() -> None:
     assert {cue.speaker for cue in cues} == {None}
     assert all(before.end <= after.start for before, after in pairwise(cues))
     assert [cue.start for cue in cues] == [0.0, 1.5, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [
+        ("srt", "\n{\\an8}Yes"),
+        ("vtt", "2.000 line:0\n"),
+        ("ass", ",8,80,80,60,"),
+        ("ttml", 'displayAlign="before"'),
+    ],
+)
+def test_subtitles_at_the_top_have_the_text_and_times_of_others(name: str, mark: str) -> None:
+    transcript = Transcript((Segment(0, 1.0, 2.0, " Yes", "en"),), "en", 2.0, "nano")
+    top, bottom = (
+        write_transcript(writer_for(name, WriterOptions(at_top=at_top)), transcript)
+        for at_top in (True, False)
+    )
+    assert mark in top
+    assert mark not in bottom
+    if name in ("srt", "vtt"):
+        assert transcript_of_cues(top) == transcript_of_cues(bottom)
 
 
 @pytest.mark.parametrize(

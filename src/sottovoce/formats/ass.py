@@ -49,7 +49,7 @@ class AssWriter(CueWriter):
 
     def __init__(self, options: WriterOptions | None = None, *, style: str = STYLE) -> None:
         super().__init__(replace(options or WriterOptions(), highlight_words=False))
-        self._style = style
+        self._style = style.replace(",2,80,80,60,", ",8,80,80,60,") if self.options.at_top else style
 
     def begin(self, info: TranscriptInfo) -> str:
         plain = self._style.replace("Default", "Plain").replace("&H0000D7FF", "&H00FFFFFF")

@@ -45,7 +45,8 @@ class SrtWriter(CueWriter):
         self._number += 1
         start, end = (timestamp(t, marker=",", hours=True) for t in (cue.start, cue.end))
         text = _ARROW.sub("->", behind_speaker(cue.speaker and self.escape(cue.speaker), cue.text))
-        return f"{self._number}\n{start} --> {end}\n{text}\n\n"
+        position = "{\\an8}" if self.options.at_top else ""
+        return f"{self._number}\n{start} --> {end}\n{position}{text}\n\n"
 
 
 class VttWriter(CueWriter):
@@ -75,7 +76,8 @@ class VttWriter(CueWriter):
         note = ""
         if cue.language_probability is not None and before not in (None, cue.language):
             note = f"NOTE language {cue.language} {cue.language_probability:.2f}\n\n"
-        return f"{note}{start} --> {end}\n{voice}{cue.text}\n\n"
+        position = " line:0" if self.options.at_top else ""
+        return f"{note}{start} --> {end}{position}\n{voice}{cue.text}\n\n"
 
 
 EXAMPLE = "00:00:01,000 --> 00:00:03,500"

@@ -32,14 +32,15 @@ class TtmlWriter(CueWriter):
     extension = "ttml"
 
     def begin(self, info: TranscriptInfo) -> str:
+        place, side = ("top", "before") if self.options.at_top else ("bottom", "after")
         return super().begin(info) + (
             f'{HEAD}<tt xmlns="http://www.w3.org/ns/ttml" xmlns:tts="http://www.w3.org/ns/ttml#styling"\n'
             '    xmlns:ttp="http://www.w3.org/ns/ttml#parameter" ttp:timeBase="media"\n'
             '    ttp:contentProfiles="http://www.w3.org/ns/ttml/profile/imsc1.1/text"\n'
             '    xml:lang="">\n'
-            '<head><layout><region xml:id="bottom" tts:origin="10% 10%" tts:extent="80% 80%"\n'
-            '    tts:displayAlign="after" tts:textAlign="center"/></layout></head>\n'
-            '<body region="bottom"><div>\n'
+            f'<head><layout><region xml:id="{place}" tts:origin="10% 10%" tts:extent="80% 80%"\n'
+            f'    tts:displayAlign="{side}" tts:textAlign="center"/></layout></head>\n'
+            f'<body region="{place}"><div>\n'
         )
 
     def escape(self, text: str) -> str:

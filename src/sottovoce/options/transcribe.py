@@ -535,6 +535,9 @@ class WriterOptions:
         "Short turns of two speakers share a subtitle, a line each behind a hyphen; nobody is named."
     ).as_field(False)
     """For reading. Source: Netflix, Timed Text Style Guide, "Dual Speakers"."""
+    at_top: bool = _layout("Put subtitles at the top of the picture, not over text at its bottom.").as_field(
+        False
+    )
     offset_n: int = _layout(
         "srt: number the subtitles from N + 1.",
         metavar="N",
