@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -25,6 +26,7 @@ from benchmarks.live.runs import (
 )
 from sottovoce.api import load_model
 from sottovoce.errors import OptionError
+from sottovoce.offline import transcription
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, SpeechEnded
 
@@ -38,6 +40,9 @@ HEADS = ("words wrong", "minus the file, 95 %", "minus live words, 95 %", "proce
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_clips(parser)
     parser.add_argument("--realtime", type=int, default=0, help="measure delays on so many recordings [0]")
+    parser.add_argument(
+        "--fit", action="store_true", help="read every utterance, and fit the words that are certain"
+    )
     parser.add_argument("--final-model", default="", help="of the second pass and the file [--model]")
 
 
@@ -47,6 +52,9 @@ def run(given: argparse.Namespace) -> None:
         raise OptionError("finals: expected clips of one language with text, got none")
     committed = settings(given)[0]
     read = replace(committed, finals="read", final_model=given.final_model)
+    if given.fit:
+        transcription.CERTAIN = math.inf
+        read = replace(read, label=f"{read.label}, all read")
     files = file_texts(bench, read, items)
     live = [bench.live(committed, item) for item in counted(items, "committed")]
     passes = [bench.live(read, item) for item in counted(items, "read")]
@@ -68,6 +76,8 @@ def run(given: argparse.Namespace) -> None:
         rows.append([name, *shown])
     n_words = sum(errors(item, "").n_reference for item in items)
     show_table([f"{len(items)} recordings, {n_words} words", *HEADS], rows)
+    if given.fit:
+        show_certainty([each for one in passes for each in one.run.readings])
     timed = items[: given.realtime]
     delays_s = [late for item in timed for late in final_delays_s(bench.session(read, item), item)]
     if delays_s:
@@ -76,6 +86,25 @@ def run(given: argparse.Namespace) -> None:
     print(f"\n{alike} of {len(items)} recordings with the same partials, bit by bit")
     figures |= {"alike": alike, "delays_s": delays_s}
     show_live_json("finals", [committed, read], {"part": given.part, "found": figures})
+
+
+MOST_CHANGED = 0.01
+"""Share of unread utterances whose words a second pass would change."""
+
+
+def show_certainty(readings: Sequence[tuple[float, bool]]) -> None:
+    """Print, by least probability of a word, the share of utterances, and of these the changed ones; and the
+    least probability with at most MOST_CHANGED of them.
+    """
+    ordered = sorted(readings, reverse=True)
+    changed = np.cumsum([is_changed for _, is_changed in ordered]) / np.arange(1, len(ordered) + 1)
+    rows = []
+    for least in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
+        n = sum(each >= least for each, _ in ordered)
+        rows.append([f"{least:g}", percent(n / len(ordered)), percent(changed[n - 1]) if n else ""])
+    show_table(["all words at least", "utterances", "of these changed"], rows)
+    n = max((at for at, share in enumerate(changed, 1) if share <= MOST_CHANGED), default=0)
+    print(f"\nfitted: {ordered[n - 1][0] if n else 1.0:.3f}, {percent(n / len(ordered))} of utterances")
 
 
 def file_texts(bench: Bench, setting: Setting, items: Sequence[Item]) -> list[str]:

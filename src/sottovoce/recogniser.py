@@ -540,9 +540,10 @@ class Recogniser(ABC):
             shared = BatchingRuntime(self.runtime.backend)
             runtime, final_runtime = runtime or shared.caller(), shared.caller(Priority.FILE)
         fusion = cast("LanguageModels | None", live.fusion) if model is self else None
-        words = UtteranceTranscription(model.transcriber(chosen, fusion, None, final_runtime)).words
+        transcriber = model.transcriber(chosen, fusion, None, final_runtime)
+        words = UtteranceTranscription(transcriber, is_same_model=model is self).words
         on_close = None if shared is None else shared.close
-        return SecondPass(words, options.final_wait_s, on_close), runtime
+        return SecondPass(words, options.final_wait_s, live.max_pause_s, on_close), runtime
 
     @abstractmethod
     def encoder_mode(self, name: str) -> EncoderMode | None:

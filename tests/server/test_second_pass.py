@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from sottovoce.api import Model
 from sottovoce.offline.transcription import UtteranceTranscription
 from sottovoce.types import Samples, Word
 from tests.server.conversation import connected, received, say
-from tests.server.servers import CLIPS, ServerThread, serving
+from tests.server.servers import CLIPS, ServerThread, serving, wait_until
 from tests.server.test_live import clip, events_of, talk
 from tests.server.test_realtime import COMPLETED, appended, of, pcm24, until, update
 from tests.server.test_wyoming import ANYWHERE, client_of, text_of, told
@@ -30,7 +30,7 @@ AUDIO = clip("en")[: 4 * 32_000] + SILENCE
 def reading(nano: Model) -> Iterator[ServerThread]:
     """A server whose second pass finds one word in every utterance."""
 
-    def words(self: object, pcm: Samples, start_s: float, stopped: threading.Event) -> tuple[Word, ...]:
+    def words(self: object, pcm: Samples, start_s: float, *_: object) -> tuple[Word, ...]:
         return (Word(" Read.", start_s, start_s + 0.5, 1.0, "en"),)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -53,6 +53,50 @@ def test_a_final_of_the_protocol_has_both_texts(reading: ServerThread) -> None:
     assert [final["utterance"] for final in finals] == [final["utterance"] for final in committed]
     texts = [[part["text"] for part in spoken(each, "partial")] for each in (messages, before)]
     assert texts[0] == texts[1]
+
+
+def raising(self: object, *_: object) -> tuple[Word, ...]:
+    raise ValueError("no text")
+
+
+def endless(
+    self: object, pcm: Samples, start_s: float, committed: object, stopped: threading.Event
+) -> tuple[Word, ...]:
+    assert stopped.wait(30)
+    return ()
+
+
+@pytest.mark.parametrize("words", [raising, endless])
+@pytest.mark.parametrize("last", [[], [{"type": "finalize"}], [{"type": "configure", "languages": ["de"]}]])
+def test_every_utterance_has_one_final_with_its_words_however_it_ends(
+    nano: Model, monkeypatch: pytest.MonkeyPatch, words: Callable[..., object], last: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr(UtteranceTranscription, "words", words)
+    with serving(nano) as server:
+        messages, code, _ = talk(server, AUDIO + AUDIO, *last, query=READ[1:])
+    assert code == 1000
+    finals, partials = spoken(messages, "final"), spoken(messages, "partial")
+    assert [final["utterance"] for final in finals] == sorted({part["utterance"] for part in partials})
+    assert [word["word"] for final in finals for word in final["words"]] == [
+        word["word"] for part in partials for word in part["words"]
+    ]
+    assert not any(final["read"] for final in finals)
+
+
+def test_a_client_that_leaves_stops_the_second_pass(nano: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[threading.Event] = []
+
+    def words(self: object, *given: Any) -> tuple[Word, ...]:
+        stops.append(given[-1])
+        return endless(self, *given)
+
+    monkeypatch.setattr(UtteranceTranscription, "words", words)
+    with serving(nano) as server:
+        with connected(server, f"/v1/live{READ}") as socket:
+            say(socket, *[AUDIO[start : start + 6_400] for start in range(0, len(AUDIO), 6_400)])
+            wait_until(lambda: bool(stops))
+        assert all(stopped.wait(10) for stopped in stops)
+        wait_until(lambda: server.services.n_sessions == 0)
 
 
 def test_a_final_comes_though_no_audio_follows(reading: ServerThread) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +16,11 @@ from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import VadStream
 from sottovoce.errors import OptionError
 from sottovoce.formats.document import event_document
+from sottovoce.offline import transcription
 from sottovoce.options.live import LiveOptions
 from sottovoce.streaming.second_pass import ReadUtterance, SecondPass
 from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, Word
 from tests.streaming.sessions import ALIGNATT, TOKENIZER, changes_of, finals_of, listen, session
 from tests.streaming.speech import WORDS, ToneDetector, backend, say, silence
@@ -29,21 +31,25 @@ CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
 
 
 def read_as(text: str) -> ReadUtterance:
-    return lambda pcm, start_s, stopped: (Word(f" {text}", start_s, start_s + 1.0, 1.0, "en"),)
+    return lambda pcm, start_s, committed, stopped: (Word(f" {text}", start_s, start_s + 1.0, 1.0, "en"),)
 
 
-def failing(pcm: Samples, start_s: float, stopped: threading.Event) -> tuple[Word, ...]:
+def failing(
+    pcm: Samples, start_s: float, committed: Sequence[Word], stopped: threading.Event
+) -> tuple[Word, ...] | None:
     raise ValueError("no text")
 
 
-def never(pcm: Samples, start_s: float, stopped: threading.Event) -> tuple[Word, ...]:
+def never(
+    pcm: Samples, start_s: float, committed: Sequence[Word], stopped: threading.Event
+) -> tuple[Word, ...] | None:
     stopped.wait(60)
     return ()
 
 
 def two_passes(read: ReadUtterance, wait_s: float = math.inf, *languages: str) -> Session:
     options = SessionOptions(languages=languages or ("en",), stream=ALIGNATT)
-    vad, second_pass = VadStream(model=ToneDetector()), SecondPass(read, wait_s)
+    vad, second_pass = VadStream(model=ToneDetector()), SecondPass(read, wait_s, max_pause_s=3.0)
     return Session(backend(), TOKENIZER, options, vad=vad, second_pass=second_pass)
 
 
@@ -83,9 +89,11 @@ def test_each_utterance_has_one_final(
 def test_a_session_that_ends_early_stops_its_second_pass(end: Callable[[Session], object]) -> None:
     stops: list[threading.Event] = []
 
-    def read(pcm: Samples, start_s: float, stopped: threading.Event) -> tuple[Word, ...]:
+    def read(
+        pcm: Samples, start_s: float, committed: Sequence[Word], stopped: threading.Event
+    ) -> tuple[Word, ...] | None:
         stops.append(stopped)
-        return never(pcm, start_s, stopped)
+        return never(pcm, start_s, committed, stopped)
 
     live = two_passes(read, 0.0)
     live.push(AUDIO[: 6 * SAMPLE_RATE])
@@ -98,9 +106,11 @@ def test_a_change_of_language_ends_no_utterance() -> None:
     audio = np.concatenate([say(WORDS["en"]), say(WORDS["de"]), silence(1.5)])
     spans: list[float] = []
 
-    def read(pcm: Samples, start_s: float, stopped: threading.Event) -> tuple[Word, ...]:
+    def read(
+        pcm: Samples, start_s: float, committed: Sequence[Word], stopped: threading.Event
+    ) -> tuple[Word, ...] | None:
         spans.append(len(pcm) / SAMPLE_RATE)
-        return read_as("read")(pcm, start_s, stopped)
+        return read_as("read")(pcm, start_s, committed, stopped)
 
     events = listen(two_passes(read, math.inf, "en", "de"), audio)
     (final,) = finals_of(events)
@@ -119,9 +129,11 @@ def test_finals_are_the_text_of_their_audio_as_a_file(model: Model, chunk: int) 
     assert live._second_pass is not None
     read = live._second_pass._read_utterance
 
-    def noted(pcm: Samples, start_s: float, stopped: threading.Event) -> tuple[Word, ...]:
+    def noted(
+        pcm: Samples, start_s: float, committed: Sequence[Word], stopped: threading.Event
+    ) -> tuple[Word, ...] | None:
         heard.append((pcm, start_s))
-        return read(pcm, start_s, stopped)
+        return read(pcm, start_s, committed, stopped)
 
     live._second_pass._read_utterance = noted
     events = listen(live, audio, chunk)
@@ -140,6 +152,32 @@ def test_finals_are_the_text_of_their_audio_as_a_file(model: Model, chunk: int) 
     assert document["committed"]
 
 
+def test_an_utterance_is_read_with_the_speech_before_a_pause(model: Model) -> None:
+    """As in a file: no word is lost or doubled, and the whole recording is in the last window."""
+    audio = load_audio(CLIP)
+    parts = np.split(audio, [len(audio) // 2])
+    paused = np.concatenate([parts[0], silence(1.0), parts[1], silence(1.0)])
+    live = model.session("en", finals="read", options=LiveOptions(final_wait_s=math.inf))
+    finals = finals_of(listen(live, paused))
+    assert len(finals) > 1
+    assert all(final.is_read for final in finals)
+    starts = [word.start for final in finals for word in final.words]
+    assert starts == sorted(starts)
+    assert plain(" ".join(final.text for final in finals)) == plain(
+        model.transcribe(paused, language="en").text
+    )
+
+
+def test_certain_words_are_not_read(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcription, "CERTAIN", 0.0)
+    audio, options = load_audio(CLIP, duration_s=6.0), LiveOptions(final_wait_s=math.inf)
+    finals = finals_of(listen(model.session("en", finals="read", options=options), audio))
+    assert [final.words for final in finals] == [final.committed for final in finals]
+    assert not any(final.is_read for final in finals)
+    other = finals_of(listen(model.session("en", final_model=load_model("nano"), options=options), audio))
+    assert all(final.is_read for final in other)
+
+
 @pytest.mark.parametrize("name", ["nano", "ctc:nano"])
 def test_another_model_reads_finals(model: Model, name: str) -> None:
     audio, other = load_audio(CLIP, duration_s=6.0), load_model(name)
@@ -155,9 +193,11 @@ def test_another_model_reads_finals(model: Model, name: str) -> None:
 def test_speech_goes_on_after_finalize_without_a_gap() -> None:
     spans: list[tuple[float, float]] = []
 
-    def read(pcm: Samples, start_s: float, stopped: threading.Event) -> tuple[Word, ...]:
+    def read(
+        pcm: Samples, start_s: float, committed: Sequence[Word], stopped: threading.Event
+    ) -> tuple[Word, ...] | None:
         spans.append((start_s, start_s + len(pcm) / SAMPLE_RATE))
-        return read_as("read")(pcm, start_s, stopped)
+        return read_as("read")(pcm, start_s, committed, stopped)
 
     live, audio = two_passes(read), np.concatenate([say(WORDS["en"]), silence(1.5)])
     half = len(audio) // 2

@@ -7,6 +7,7 @@ certain segments as a recording of its own.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -17,9 +18,12 @@ from itertools import count, islice
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from sottovoce.audio.io import Recording
 from sottovoce.decoding.decode import LanguageDetection
 from sottovoce.errors import OptionError
+from sottovoce.models.dims import FULL_WINDOW_S
 from sottovoce.offline.pipeline import WhisperTranscriber
 from sottovoce.offline.regroup import clean_segment, segment_moved
 from sottovoce.offline.resume import (
@@ -41,7 +45,8 @@ from sottovoce.speakers.labels import replace_letter
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 from sottovoce.text.filters import NUMERAL_LANGUAGES, translation_filtered
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import Samples, Segment, Span, Transcript, Turn, Word
+from sottovoce.text.word_edits import equal_words
+from sottovoce.types import SAMPLE_RATE, Samples, Segment, Span, Transcript, Turn, Word
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -311,29 +316,89 @@ class FileTranscription(Iterator[Segment]):
         return None if self._point is None else self._point[1]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Utterance:
+    """before: the state before it."""
+
+    start_s: float
+    pcm: Samples
+    words: Sequence[Word]
+    before: ResumePoint | None
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + len(self.pcm) / SAMPLE_RATE
+
+
+CERTAIN = 0.73
+"""Utterances whose committed words are all this probable are not transcribed again.
+Source: `python -m benchmarks live finals --part dev --clips 120 --fit`.
+"""
+SPLIT_S = 0.5
+"""Words of earlier utterances end at most so long after them."""
+
+
 @dataclass(eq=False)
 class UtteranceTranscription:
-    """Transcribes the utterances of a session one by one, each with the text and languages before it."""
+    """Transcribes the utterances of a session one by one, with the speech, text and languages before them.
+
+    is_same_model: as that of the committed words, which stay where they are certain.
+    """
 
     transcriber: RecordingTranscriber
+    is_same_model: bool = False
 
     def __post_init__(self) -> None:
-        self._before: ResumePoint | None = None
+        self._after: ResumePoint | None = None
+        self._window: list[_Utterance] = []
+        """Adjoining utterances before the next one."""
 
-    def words(self, pcm: Samples, start_s: float, stopped: Event) -> tuple[Word, ...]:
-        """Transcribe samples (n,) that begin at a time (s) of the session; `stopped` ends it early."""
-        recording = Recording(pcm, self.transcriber.options)
-        control = RunControl(abort=stopped.is_set)
-        segments = FileTranscription(self.transcriber, recording, control, resume=self._before)
-        words = tuple(word for each in segments for word in segment_moved(each, start_s).words or ())
+    def words(
+        self, pcm: Samples, start_s: float, committed: Sequence[Word], stopped: Event
+    ) -> tuple[Word, ...] | None:
+        """Transcribe an utterance, or return None where its committed words are certain.
+
+        pcm: samples (n,) that begin at a time (s) of the session; adjoining ones continue the last utterance.
+        stopped: ends it early.
+        """
+        end_s = start_s + len(pcm) / SAMPLE_RATE
+        if self._window and abs(start_s - self._window[-1].end_s) * SAMPLE_RATE >= 1.0:
+            self._window.clear()
+        while self._window and end_s - self._window[0].start_s > FULL_WINDOW_S:
+            del self._window[0]
+        earlier, words, before = [*self._window], None, self._after
+        self._window.append(_Utterance(start_s, pcm, committed, before))
+        certain = CERTAIN if self.is_same_model else math.inf
+        if min((word.probability for word in committed), default=0.0) < certain:
+            words = self._after_all(stopped, [word for each in earlier for word in each.words])
+            if not stopped.is_set():
+                self._window[-1] = replace(self._window[-1], words=words)
+        return words
+
+    def _after_all(self, stopped: Event, earlier: Sequence[Word]) -> tuple[Word, ...]:
+        """Transcribe the window; return the words after those of earlier utterances."""
+        first, last = self._window[0], self._window[-1]
+        pcm = np.concatenate([each.pcm for each in self._window])
+        recording, control = Recording(pcm, self.transcriber.options), RunControl(abort=stopped.is_set)
+        segments = FileTranscription(self.transcriber, recording, control, resume=first.before)
+        words = [word for each in segments for word in segment_moved(each, first.start_s).words or ()]
         point = segments.resume_point
         if point is not None and not stopped.is_set():
             follower = point.follower and replace(point.follower, pieces=())
             progress = replace(point.progress, duration=None, position=0.0, skipped=())
-            self._before = replace(
-                point, progress=progress, follower=follower, place=SeekPlace(0, 0, 0.0, 0), n_segments=0
-            )
-        return words
+            place = SeekPlace(0, 0, 0.0, 0)
+            self._after = replace(point, progress=progress, follower=follower, place=place, n_segments=0)
+        n_before = sum(word.end <= last.start_s for word in words)
+        near = [word for word in words if word.end <= last.start_s + SPLIT_S]
+        pairs = enumerate(
+            equal_words([_letters(word) for word in near], [_letters(word) for word in earlier])
+        )
+        n_before = max([n_before, *(place + 1 for place, equal in pairs if equal is not None)])
+        return tuple(words[n_before:])
+
+
+def _letters(word: Word) -> str:
+    return "".join(filter(str.isalnum, word.word.casefold()))
 
 
 def _check(transcriber: RecordingTranscriber, resume: ResumePoint) -> None:

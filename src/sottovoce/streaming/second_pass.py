@@ -26,12 +26,14 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, Samples, SpeechEnded, Spe
 
 log = logging.getLogger(__name__)
 
-ReadUtterance: TypeAlias = Callable[[Samples, float, threading.Event], tuple[Word, ...]]
-"""Transcribes samples (n,) that begin at a time (s) of the session, until the event is set."""
-BEFORE_S = 2.0
-"""Silence that is kept: speech begins at most so long before it is detected."""
+ReadUtterance: TypeAlias = Callable[
+    [Samples, float, Sequence[Word], threading.Event], tuple[Word, ...] | None
+]
+"""Transcribes samples (n,) that begin at a time (s) of the session, until the event is set; given their
+committed words, which stay if it returns None.
+"""
 MOST_HELD_S = 60.0
-"""Audio of an utterance that is kept; with words, finals come sooner."""
+"""Audio since the last final that is kept; with words, finals come sooner."""
 
 
 @dataclass(eq=False)
@@ -40,7 +42,7 @@ class _Reading:
 
     final: Final
     stopped: threading.Event
-    words: Future[tuple[Word, ...]] | None
+    words: Future[tuple[Word, ...] | None] | None
 
     @property
     def is_done(self) -> bool:
@@ -54,7 +56,9 @@ class _Reading:
         final = replace(self.final, emission_time=now_s, committed=self.final.words)
         if self.stopped.is_set() or self.words is None or self.words.exception() is not None:
             return final
-        words = tuple(_with_speaker(word, final.words) for word in self.words.result())
+        if (found := self.words.result()) is None:
+            return final
+        words = tuple(_with_speaker(word, final.words) for word in found)
         languages = Counter(word.language for word in words).most_common(1)
         return replace(
             final,
@@ -70,14 +74,20 @@ class _Reading:
 class SecondPass:
     """Transcribes the utterances of one session again, in order, and returns their finals.
 
-    wait_s: most seconds that `close` waits. on_close: called at its end.
+    wait_s: most seconds that `close` waits. max_pause_s: longest pause that is read with the utterance after
+    it. on_close: called at the end of `close`.
     """
 
     def __init__(
-        self, read: ReadUtterance, wait_s: float, on_close: Callable[[], None] | None = None
+        self,
+        read: ReadUtterance,
+        wait_s: float,
+        max_pause_s: float,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self._read_utterance = read
         self._wait_s = wait_s
+        self._max_pause = max_pause_s * SAMPLE_RATE
         self._on_close = on_close
         self._thread = ThreadPoolExecutor(1, "sottovoce-second-pass")
         self.notify: Callable[[], None] = lambda: None
@@ -85,9 +95,8 @@ class SecondPass:
         self._readings: deque[_Reading] = deque()
         self._is_closed = False
         self._buffer = AudioBuffer()
-        self._start = 0
-        """First sample that was in no utterance yet, or of the speech."""
-        self._is_speech = False
+        self._start = self._end = 0
+        """First sample of the next utterance, and the end of the last one."""
 
     def append(self, pcm: Samples) -> None:
         self._buffer.append(pcm)
@@ -99,14 +108,11 @@ class SecondPass:
         """
         for event, after in zip_longest(events, events[1:]):
             if isinstance(event, SpeechStarted):
-                self._is_speech, self._start = True, max(self._start, round(event.at * SAMPLE_RATE))
-            elif isinstance(event, SpeechEnded):
-                self._is_speech = False
+                start = max(self._end, round(event.at * SAMPLE_RATE))
+                self._start = start if start - self._end > self._max_pause else self._end
             elif isinstance(event, Final):
                 self._begin(event, self._end_of(event, after), realtime=realtime)
-        kept_s = MOST_HELD_S if self._is_speech else BEFORE_S
-        earliest = self._buffer.end - round(kept_s * SAMPLE_RATE)
-        self._buffer.drop_before(max(earliest, self._start) if self._is_speech else earliest)
+        self._buffer.drop_before(max(self._end, self._buffer.end - round(MOST_HELD_S * SAMPLE_RATE)))
         return [event for event in events if not isinstance(event, Final)]
 
     def finals(self, now_s: float) -> list[Event]:
@@ -154,14 +160,16 @@ class SecondPass:
         if not self._is_closed:
             start = min(max(self._start, self._buffer.start), end)
             pcm = self._buffer.view(start, end).copy()
-            words = self._thread.submit(self._read, pcm, start / SAMPLE_RATE, stopped)
+            words = self._thread.submit(self._read, pcm, start / SAMPLE_RATE, final.words, stopped)
             words.add_done_callback(lambda _: self.notify())
         self._readings.append(_Reading(final, stopped, words))
-        self._start = end
+        self._start = self._end = end
 
-    def _read(self, pcm: Samples, start_s: float, stopped: threading.Event) -> tuple[Word, ...]:
+    def _read(
+        self, pcm: Samples, start_s: float, committed: Sequence[Word], stopped: threading.Event
+    ) -> tuple[Word, ...] | None:
         try:
-            return self._read_utterance(pcm, start_s, stopped)
+            return self._read_utterance(pcm, start_s, committed, stopped)
         except Exception as error:
             log.warning("the second pass failed: %s", type(error).__name__)
             raise
