@@ -137,9 +137,10 @@ def test_switches_and_their_picture(tmp_path: Path, call: Call) -> None:
 
 def test_latency_beside_offline(call: Call) -> None:
     command = ["eval", "latency", MANIFEST, *MODEL, "--languages", "en", "--frame-thresholds", "25"]
-    document = json.loads(call(*command, "--chunk-ms", "1000").out)
+    document = json.loads(call(*command, "--chunk-ms", "1000", "--finals", "read").out)
     assert document["n_recordings"] == 1
     assert document["live"][0]["laal_s"] > 0
+    assert document["live"][0]["finals"] == document["offline"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,7 @@ from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.formats.output import writable_folder
 from sottovoce.options.decoding import FallbackOptions
+from sottovoce.options.live import Finals, LiveOptions
 from sottovoce.options.schema import Option, Values, from_values, options_of
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.languages import UNSPACED, LanguageChoice
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from sottovoce.recogniser import Recogniser
     from sottovoce.streaming.options import StreamOptions
     from sottovoce.types import Samples, Word
+
+FINALS = next(option for option in options_of(LiveOptions) if option.key == "finals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class EvalOptions:
     audio_max_len: float = Option(
         "Most seconds of audio that are kept.", group="Live", least=1.0, most=30.0
     ).as_field(30.0)
+    finals: Finals = replace(FINALS, group="Live").as_field("committed")
     widths: tuple[float, ...] = Option(
         "Window widths of the probe in seconds.", group="Probe", kind="numbers"
     ).as_field((0.5, 1, 1.5, 2, 3, 5))
@@ -212,6 +216,11 @@ def stream_options(given: Values) -> StreamOptions:
     return StreamOptions(chunk_s=given["chunk_ms"] / 1000, audio_max_len_s=given["audio_max_len"])
 
 
+def second_pass(given: Values) -> dict[str, Any]:
+    """Return arguments of `Recogniser.session`; finals are waited for."""
+    return {"finals": given["finals"], "options": LiveOptions(final_wait_s=math.inf)}
+
+
 @measure("Live", "Switching")
 def switching(manifest: str, plots: str | None, **given: object) -> None:
     """Measure change points, delays, false switches and mixed error rates of live sessions."""
@@ -229,9 +238,9 @@ def switching(manifest: str, plots: str | None, **given: object) -> None:
     model, entries, languages = set_up(manifest, given)
     stream = stream_options(given)
     wide = narrow = NO_SCORES
-    utterances, parts = [], []
+    utterances, finals, parts = [], [], []
     for entry in entries:
-        session = as_whisper(model, "eval switching").session(languages, stream=stream)
+        session = as_whisper(model, "eval switching").session(languages, stream=stream, **second_pass(given))
         assert isinstance(session, Session)
         run = run_live(session, load_audio(str(entry.path)), chunk_s=stream.chunk_s)
         spans = [(span.start_s, span.end_s, span.language) for span in entry.spans]
@@ -239,6 +248,7 @@ def switching(manifest: str, plots: str | None, **given: object) -> None:
         narrow += score_switches(run.switches, spans, duration_s=run.duration_s, tolerance_s=0.5)
         if entry.text:
             utterances.append(scored(entry, run.text))
+            finals.append(scored(entry, run.final_text))
             parts += by_span(entry.spans, run.text)
         if plots:
             plot_timeline(
@@ -257,6 +267,9 @@ def switching(manifest: str, plots: str | None, **given: object) -> None:
             "within_1_s": _shown(wide),
             "within_0.5_s": _shown(narrow),
             "errors": score(utterances, quick).to_dict() if utterances else None,
+            "errors_of_finals": score(finals, quick).to_dict()
+            if finals and given["finals"] == "read"
+            else None,
             "errors_by_spoken_language": {code: counts.to_dict() for code, counts in split.items()},
         }
     )
@@ -289,9 +302,14 @@ def latency(manifest: str, frame_thresholds: Sequence[float], **given: object) -
         runs = []
         for entry in entries:
             chosen = replace(stream, frame_threshold=threshold)
-            session = model.session(entry.language or "en", switching="off", stream=chosen)
+            session = model.session(
+                entry.language or "en", switching="off", stream=chosen, **second_pass(given)
+            )
             runs.append(run_live(session, load_audio(str(entry.path)), chunk_s=stream.chunk_s))
-        rows.append({"frame_threshold": threshold, **latencies(entries, whole, runs)})
+        row = {"frame_threshold": threshold, **latencies(entries, whole, runs)}
+        if given["finals"] == "read":
+            row["finals"] = _rates_of(entries, [run.final_text for run in runs])
+        rows.append(row)
     say(
         {
             "model": model.name,
