@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, score, seconds, span_document
-from sottovoce.options.live import LiveOptions
+from sottovoce.options.live import Finals, LiveOptions
 from sottovoce.server import fields
 from sottovoce.server.api import SocketRoute
 from sottovoce.server.apis import deepgram
@@ -33,7 +34,7 @@ THRESHOLDS = {
 """By name of the API: the field of `TurnThresholds`, the least and the greatest value."""
 TURN_PARAMS = (
     *("model", "encoding", "sample_rate", "keyterm", "language_hint"),
-    *("replace", "redact", "numerals", *THRESHOLDS),
+    *("replace", "redact", "numerals", "finals", *THRESHOLDS),
 )
 CONFIGURE_FIELDS: fields.KnownFields = {
     **fields.known_fields("type", "keyterms", "language_hints", "numerals"),
@@ -78,14 +79,19 @@ class TurnThresholds:
 
 @dataclass(frozen=True, slots=True)
 class FluxParams(deepgram.ListenParams):
-    """The parameters of a stream. has_hints: the client has named the languages."""
+    """The parameters of a stream.
+
+    has_hints: the client has named the languages. finals: "read": turns end with the text of a second pass,
+    beyond Deepgram's API.
+    """
 
     has_hints: bool = False
+    finals: Finals = "committed"
     thresholds: TurnThresholds = TurnThresholds()
 
     @property
     def options(self) -> LiveOptions:
-        return self.live_options(1000 * self.thresholds.hangover_s, captions="revisable")
+        return self.live_options(1000 * self.thresholds.hangover_s, captions="revisable", finals=self.finals)
 
 
 def pause_of(confidence: float) -> float:
@@ -112,6 +118,7 @@ def flux_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
         terms=query.terms,
         raw=raw,
         text=query.text,
+        finals=fields.read_finals("finals", query.last.get("finals", "committed")),
         thresholds=read_thresholds(query.last, TurnThresholds()),
         ignored=registry.ignored(model, query.ignored),
     )
@@ -216,13 +223,13 @@ class FluxConnection(deepgram.DeepgramSocket[FluxParams]):
 
 @dataclass(slots=True)
 class FluxTurn:
-    """One turn. newest: words of the last utterance. unstable: text that may change. quiet_since_s: start of
-    the present pause, or None.
+    """One turn. newest: words of utterances without a final. unstable: text that may change. quiet_since_s:
+    start of the present pause, or None.
     """
 
     start_s: float = 0.0
     words: list[Word] = field(default_factory=list)
-    newest: list[Word] = field(default_factory=list)
+    newest: dict[int | None, list[Word]] = field(default_factory=dict)
     unstable: str = ""
     quiet_since_s: float | None = None
     has_begun: bool = False
@@ -230,7 +237,7 @@ class FluxTurn:
 
     @property
     def all_words(self) -> list[Word]:
-        return [*self.words, *self.newest]
+        return [*self.words, *chain.from_iterable(self.newest.values())]
 
     @property
     def text(self) -> str:
@@ -288,13 +295,17 @@ class FluxTurns:
             yield from self._end_early(now_s)
         elif isinstance(event, Partial):
             yield from self._resume_if_changed(event.text, now_s)
-            turn.newest += event.words
+            turn.newest.setdefault(event.utterance, []).extend(event.words)
             turn.unstable = ""
         elif isinstance(event, Unstable):
             yield from self._resume_if_changed(event.text, now_s)
             turn.unstable = event.text
         elif isinstance(event, Final):
-            turn.words, turn.newest, turn.unstable = [*turn.words, *event.words], [], ""
+            before = turn.text
+            turn.newest.pop(event.utterance, None)
+            turn.words, turn.unstable = [*turn.words, *event.words], ""
+            if turn.text != before:  # an early end had other text
+                yield from self._resume_if_changed(turn.text, now_s)
         if not turn.has_begun and turn.text:
             turn.has_begun = True
             yield self._info("StartOfTurn", now_s)
@@ -323,7 +334,8 @@ class FluxTurns:
         if len(self._turn.words) >= MOST_WORDS and not self._turn.newest:
             yield from self._end(now_s, "length")
             return
-        if quiet_since_s is None or now_s - quiet_since_s < thresholds.end_s - 1e-6:
+        awaits_final = self.params.finals == "read" and bool(self._turn.newest)
+        if quiet_since_s is None or now_s - quiet_since_s < thresholds.end_s - 1e-6 or awaits_final:
             return
         if self._turn.has_begun:
             is_by_timeout = thresholds.timeout_ms / 1000 < pause_of(thresholds.certain)
