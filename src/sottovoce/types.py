@@ -123,7 +123,8 @@ class Segment:
     tokens: text ids and timestamps. avg_logprob: mean natural log-probability of the tokens and the end.
     compression_ratio: bytes over zlib bytes of the text. no_speech_prob: at <|startoftranscript|>. words:
     None if not timed. language_probability: posterior among the allowed languages; None in a recording in one
-    language, and where the text decided.
+    language, and where the text decided. committed: of a live session, the text before the second pass; None:
+    the same.
     """
 
     id: int
@@ -140,6 +141,7 @@ class Segment:
     speaker: str | None = None
     translation: str | None = None
     language_probability: float | None = None
+    committed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +259,14 @@ class Final(SessionEvent):
     is_read: bool = False
 
     @property
+    def committed_text(self) -> str:
+        words = self.words if self.committed is None else self.committed
+        return "".join(word.word for word in words).strip()
+
+    @property
     def is_revised(self) -> bool:
         """Whether the text differs from the committed words."""
-        return self.committed is not None and self.text != "".join(w.word for w in self.committed).strip()
+        return self.text != self.committed_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,19 @@ def test_a_file_becomes_events_and_a_log_line(tmp_path: Path, live: Live) -> Non
     np.testing.assert_allclose(samples / 32767, load_audio(CLIP), atol=1e-4)
 
 
+def test_a_saved_session_has_the_text_before_its_second_pass(tmp_path: Path) -> None:
+    read = tuple(
+        Word(f" {text}", i, i + 1.0, 1.0, "en", speaker="AB"[i // 2]) for i, text in enumerate("abc")
+    )
+    committed = (Word(" x", 0.0, 1.0, 1.0, "en"),)
+    emitted, path = EmittedWords(), tmp_path / "talk.json"
+    emitted.take([Final(0.0, 3.0, "a b c", "en", read, 3.0, committed=committed, is_read=True)], 0.0)
+    stream.save(emitted, path, "nano")
+    segments = Transcript.load(path).segments
+    assert [segment.text for segment in segments] == [" a b", " c"]
+    assert [segment.committed for segment in segments] == ["x", None]
+
+
 def test_an_eagerness_tells_where_a_turn_ends(tmp_path: Path, live: Live) -> None:
     quiet = tmp_path / "quiet.wav"
     quiet.write_bytes(wav_bytes(np.concatenate([load_audio(CLIP), np.zeros(4 * SAMPLE_RATE, np.float32)])))

@@ -346,6 +346,7 @@ def test_a_second_pass_changes_words_in_their_place(server: ServerThread) -> Non
     said, read = [word(" Gut", "de", 0.0)], [word(" Guten", "de", 0.0), word(" Tag.", "de", 0.5)]
     first = {**partial(said), "utterance": 1}
     final = {"type": "final", "utterance": 1, "read": True, "language": "de", "words": read}
+    final |= {"revised": True, "committed": said}
     with browser(server.url) as page:
         shown(page, [first, final])
         assert page.inner_text("#log .words") == "Guten Tag."

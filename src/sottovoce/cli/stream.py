@@ -457,6 +457,7 @@ class EmittedWords:
         seconds: dict[str, float] = defaultdict(float)
         for final in sorted(self.finals, key=lambda final: final.start):
             seconds[final.language] += final.end - final.start
+            committed = final.committed_text if final.is_revised else None
             for speaker, spoken in itertools.groupby(final.words, key=lambda word: word.speaker):
                 words = tuple(spoken)
                 text = "".join(word.word for word in words)
@@ -469,8 +470,10 @@ class EmittedWords:
                         words[0].language or final.language,
                         words=words,
                         speaker=speaker,
+                        committed=committed,
                     )
                 )
+                committed = None
         language = max(seconds, key=lambda code: seconds[code], default="")
         return Transcript(tuple(segments), language, self.n_samples / SAMPLE_RATE, model)
 

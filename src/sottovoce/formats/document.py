@@ -132,7 +132,7 @@ def span_document(start: float, end: float) -> dict[str, Json]:
 
 
 def segment_document(segment: Segment) -> dict[str, Json]:
-    translation = {} if segment.translation is None else {"translation": segment.translation}
+    other = {"translation": segment.translation, "committed": segment.committed}
     return {
         "id": segment.id,
         **span_document(segment.start, segment.end),
@@ -146,7 +146,7 @@ def segment_document(segment: Segment) -> dict[str, Json]:
         "compression_ratio": score(segment.compression_ratio),
         "no_speech_prob": score(segment.no_speech_prob),
         "words": [word_document(word) for word in segment.words or ()],
-        **translation,
+        **{name: text for name, text in other.items() if text is not None},
     }
 
 
@@ -384,7 +384,7 @@ def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) 
     if not is_ours and code not in UNSPACED and text[:1].strip() and not _UNSPACED.match(text):
         text = " " + text
     words = tuple(_words(row, text, span, code))
-    translation = row.get("translation")
+    others = {name: row[name] for name in ("translation", "committed") if row.get(name) is not None}
     return Segment(
         id=_whole(row["id"], "id") if isinstance(row.get("id"), int) else number,
         start=span[0],
@@ -398,8 +398,8 @@ def _segment(number: int, row: Row, span: Span, language: str, has_words: bool) 
         no_speech_prob=_score(row, "no_speech_prob"),
         words=words if words or (has_words and not text.strip()) else None,
         speaker=_name(row.get("speaker")),
-        translation=None if translation is None else _text(translation, "translation"),
         language_probability=_some_number(row, "language_probability"),
+        **{name: _text(text, name) for name, text in others.items()},
     )
 
 

@@ -1,5 +1,6 @@
 // A transcript as text and as JSON; every other format is made by the server of the JSON. An utterance: {id, start, end,
-// language, words: [{word, start, end, …}], translation: {text, language}}, the last where there is one.
+// language, words: [{word, start, end, …}], translation: {text, language}, committed}, the last two where there are some:
+// committed is the text before a second pass.
 
 export function textOf(words) {
   return words.map(({ word }) => word).join("").trim();
@@ -23,7 +24,7 @@ export function turnsOf(utterances) {
       const [isFirst, isLast] = [i === 0, i === turns.length - 1];
       const start = isFirst ? utterance.start : words[0].start;
       const end = isLast ? utterance.end : words.at(-1).end;
-      return { ...utterance, start, end, words, speaker: words[0].speaker, translation: isLast ? utterance.translation : null };
+      return { ...utterance, start, end, words, speaker: words[0].speaker, translation: isLast ? utterance.translation : null, committed: isFirst ? utterance.committed : null };
     });
   });
 }
@@ -32,7 +33,7 @@ export function asJson(utterances, { model, duration }) {
   const seconds = {};
   for (const { language, start, end } of utterances) seconds[language] = (seconds[language] ?? 0) + end - start;
   const spokenMost = Object.keys(seconds).sort((a, b) => seconds[b] - seconds[a])[0] ?? "";
-  const segments = utterances.map(({ start, end, language, speaker, words, translation }, id) => ({
+  const segments = utterances.map(({ start, end, language, speaker, words, translation, committed }, id) => ({
     id,
     start: round(start),
     end: round(end),
@@ -40,6 +41,7 @@ export function asJson(utterances, { model, duration }) {
     language,
     ...(speaker ? { speaker } : {}),
     ...(translation ? { translation: translation.text } : {}),
+    ...(committed ? { committed } : {}),
     words: words.map((word) => ({ ...word, start: round(word.start), end: round(word.end) })),
   }));
   const text = segments.map((segment) => segment.text).join(" ");

@@ -52,7 +52,7 @@ export class Library {
     const kept = (this.kept ??= { id: newId() });
     sessionStorage.setItem(TAB, kept.id);
     const { transcript, sound, ...about } = current;
-    const utterances = transcript.all.map(({ words, translation }) => ({ words, translation }));
+    const utterances = transcript.all.map(({ words, translation, committed }) => ({ words, translation, committed }));
     const session = { ...about, saved: Date.now(), called: { ...transcript.called }, utterances };
     this.keptRevision = this.revision();
     const keptSound = isWhole && $("keep-sound").checked ? sound : null;

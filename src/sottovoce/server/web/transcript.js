@@ -139,16 +139,18 @@ export class Transcript extends Palette {
 
   // A final of a second pass has other words. It may come while the next utterance is being spoken, or after a correction,
   // which stays.
-  end({ words, language, utterance: number, read }, offset) {
+  end({ words, language, utterance: number, read, revised, committed }, offset) {
     if (!read) return this.close(words);
     const found = placed(words, language, offset);
+    const before = revised ? textOf(committed) : null;
     if (this.current?.number === number) {
       this.current.words = found;
-      return this.close(found);
+      return this.close(found, before);
     }
     const told = this.told.get(number);
     if (!told || told.utterance.words !== told.words) return;
     told.words = told.utterance.words = this.corrected(found);
+    told.utterance.committed = before;
     told.said = textOf(found);
     for (const word of found) this.note(word);
     this.change(told.utterance);
@@ -160,14 +162,14 @@ export class Transcript extends Palette {
   }
 
   // The utterance is whole: it moves into the log, and is announced there once. told: its words, whose speakers may
-  // have been corrected.
-  close(told = []) {
+  // have been corrected. committed: the text before a second pass, or null.
+  close(told = [], committed = null) {
     const { words, number, translation } = this.current ?? { words: [] };
     if (told.length === words.length) words.forEach((word, i) => (word.speaker = told[i].speaker));
     this.current = null;
     this.unstable = null;
     if (words.length) {
-      const utterance = this.add({ words: this.corrected(words), beginning: translation });
+      const utterance = this.add({ words: this.corrected(words), beginning: translation, committed });
       this.told.set(number, { utterance, words: utterance.words, said: textOf(words) });
     }
     this.render();
@@ -175,12 +177,12 @@ export class Transcript extends Palette {
   }
 
   // Put a finished utterance into the log. beginning: of a translation that is not whole yet.
-  add({ words, translation = null, beginning = null }) {
+  add({ words, translation = null, beginning = null, committed = null }) {
     const spoken = {};
     for (const { language } of words) spoken[language] = (spoken[language] ?? 0) + 1;
     const language = Object.keys(spoken).sort((a, b) => spoken[b] - spoken[a])[0];
     const [start, end] = [words[0].start, words.at(-1).end];
-    const utterance = { id: this.utterances.length, start, end, language, words, translation, beginning, revision: 0 };
+    const utterance = { id: this.utterances.length, start, end, language, words, translation, beginning, committed, revision: 0 };
     this.utterances.push(utterance);
     for (const word of words) {
       this.note(word);
