@@ -184,7 +184,7 @@ def test_spans_forbid_what_the_filter_of_timestamps_forbids(follows_text: bool) 
         [time + 9, time + 9],
         [text] * 3,
     ):
-        first_text, first_time, end_time = steps.columns([sampled], [(0.0, 0.0, ())])[0, :3]
+        first_text, first_time, end_time = steps.columns([np.array([sampled])], [(0.0, 0.0, ())])[0, :3]
         allowed = np.zeros(tokenizer.n_vocab, np.bool_)
         allowed[first_text : steps.end.time_begin] = True
         allowed[first_time:end_time] = True

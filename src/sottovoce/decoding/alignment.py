@@ -112,6 +112,8 @@ class RunningStatistics:
             counted = np.ones(attention.shape[-2:-1], np.float32)
         weight = counted[..., None]
         n_tokens = weight.sum(axis=-2)
+        if attention.shape[-2] == 1 and counted.all():
+            return cls(n_tokens, attention[..., 0, :], np.zeros_like(attention[..., 0, :]))
         mean = (attention * weight).sum(axis=-2) / np.maximum(n_tokens, 1)
         return cls(n_tokens, mean, (np.square(attention - mean[..., None, :]) * weight).sum(axis=-2))
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.decoding.filters import LogitFilter, build_filters, log_softmax
+from sottovoce.decoding.filters import LogitFilter, build_filters, log_softmax, newest_of
 from sottovoce.decoding.search import (
     BeamSearch,
     BestTokens,
@@ -418,13 +418,14 @@ class WindowBatch:
 
     def _go_on(self) -> Iterator[list[int]]:
         """Read the newest token of every row; yield the rows that go on, of each step."""
-        sampled = [row for cohort in self._cohorts for row in cohort.state.tokens.tolist()]
+        sampled = [cohort.state.tokens for cohort in self._cohorts]
         outputs: Iterable[BestTokens | Floats]
         if self._steps is not None:
             sums = [row for cohort in self._cohorts for row in cohort.state.sums_of_rows()]
             outputs = self._steps.run(sampled, sums)
         else:
-            outputs = [self._rows.step([row[-1:] for row in sampled], [(0,)] * len(sampled)).logits]
+            newest = newest_of(sampled)[:, None].tolist()
+            outputs = [self._rows.step(newest, [(0,)] * len(newest)).logits]
         for output in outputs:
             rows: list[int] = []
             at = 0

@@ -97,27 +97,41 @@ class ApplyTimestampRules:
             if self.max_initial is not None:
                 logits[:, begin + self.max_initial + 1 :] = FORBIDDEN
         else:
-            for row, tokens in enumerate(sampled.tolist()):
-                first_text, first_time, end_time = self.allowed(tokens, logits.shape[1])
+            for row, (first_text, first_time) in enumerate(self.allowed([sampled], logits.shape[1]).tolist()):
                 logits[row, :first_text] = FORBIDDEN
                 logits[row, begin:first_time] = FORBIDDEN
-                logits[row, end_time:] = FORBIDDEN
         self._prefer_timestamps(logits)
 
-    def allowed(self, sampled: Sequence[int], n_vocab: int) -> tuple[int, int, int]:
-        """Return what may follow the sampled tokens of one row, at least one: the first text token, the first
-        timestamp, and the end of timestamps.
+    def allowed(self, sampled: Sequence[Ints], n_vocab: int) -> Ints:
+        """Return the first text token and the first timestamp (R, 2) that may follow each row.
+
+        sampled: (R_i, n_i) each, at least one token.
         """
-        begin, n = self.timestamp_begin, len(sampled)
-        last, before = sampled[-1] >= begin, sampled[-2] >= begin if n > 1 else not self.follows_text
-        latest = max(max(sampled), begin - 1)
-        return *allowed_after(int(last), int(before), latest, self.eot, n_vocab), n_vocab
+        begin = self.timestamp_begin
+        last, latest = newest_of(sampled) >= begin, latest_of(sampled, begin)
+        before = [
+            rows[:, -2] >= begin if rows.shape[1] > 1 else np.full(len(rows), not self.follows_text)
+            for rows in sampled
+        ]
+        each = last.astype(np.int64), np.concatenate(before).astype(np.int64), latest
+        return np.stack(allowed_after(*each, self.eot, n_vocab), axis=1)
 
     def _prefer_timestamps(self, logits: Floats) -> None:
         """Force a timestamp if all together are more probable than the best other token."""
         begin = self.timestamp_begin
         forced = log_sum_exp(logits[:, begin:])[:, 0] > logits[:, :begin].max(axis=1)
         logits[forced, :begin] = FORBIDDEN
+
+
+def newest_of(sampled: Sequence[Ints]) -> Ints:
+    """Return the last token (R,) of each row; sampled: (R_i, n_i) each."""
+    return np.concatenate([rows[:, -1] for rows in sampled])
+
+
+def latest_of(sampled: Sequence[Ints], time_begin: int) -> Ints:
+    """Return the latest timestamp (R,) of each row; time_begin - 1: none. sampled: (R_i, n_i) each."""
+    latest: Ints = np.maximum(np.concatenate([rows.max(axis=1) for rows in sampled]), time_begin - 1)
+    return latest
 
 
 class Number(Protocol):

@@ -28,7 +28,9 @@ from sottovoce.decoding.filters import (
     LogitFilter,
     SuppressBlank,
     SuppressTokens,
+    latest_of,
     log_softmax,
+    newest_of,
 )
 from sottovoce.models.backend import STEPS_AHEAD, EndingRows, RunningRows, StepGroup, ending_rows
 from sottovoce.models.dims import AlignmentHeads
@@ -574,18 +576,14 @@ class StepsOfSearch:
         ending = ending_rows(rows, end)
         return None if ending is None else cls(ending, end, times)
 
-    def columns(
-        self, sampled: Sequence[Sequence[int]], sums: Sequence[tuple[float, float, Sequence[int]]]
-    ) -> Ints:
-        """Return the columns of rows, given their sampled tokens and `SearchState.sums_of_rows`."""
-        end, n_vocab = self.end, self.end.n_vocab
-        begin, times = end.time_begin, self.times
-        columns = np.zeros((len(sampled), end.n_columns), np.int64)
-        columns[:, :3] = [
-            (0, begin, begin) if times is None else times.allowed(row, n_vocab) for row in sampled
-        ]
-        newest = np.asarray([row[-1] for row in sampled])
-        columns[:, 3], columns[:, 4] = newest >= begin, [max(*row, begin - 1) for row in sampled]
+    def columns(self, sampled: Sequence[Ints], sums: Sequence[tuple[float, float, Sequence[int]]]) -> Ints:
+        """Return the columns of rows, given the sampled tokens (R_i, n_i) and `sums_of_rows` of searches."""
+        end, begin, newest = self.end, self.end.time_begin, newest_of(sampled)
+        columns = np.zeros((len(newest), end.n_columns), np.int64)
+        columns[:, 1:3] = begin
+        if self.times is not None:
+            columns[:, :2], columns[:, 2] = self.times.allowed(sampled, end.n_vocab), end.n_vocab
+        columns[:, 3], columns[:, 4] = newest >= begin, latest_of(sampled, begin)
         scores, logprobs, states = zip(*sums, strict=True)
         columns[:, 5] = np.asarray(scores, np.float32).view(np.int32)
         if end.fusion is not None:
@@ -594,7 +592,7 @@ class StepsOfSearch:
         return columns
 
     def run(
-        self, sampled: Sequence[Sequence[int]], sums: Sequence[tuple[float, float, Sequence[int]]]
+        self, sampled: Sequence[Ints], sums: Sequence[tuple[float, float, Sequence[int]]]
     ) -> Iterator[BestTokens | Floats]:
         """Read the newest token of each row, and yield what may follow, or logits if the rows cannot choose;
         the rows go on by themselves with the tokens that the search takes.
@@ -602,8 +600,8 @@ class StepsOfSearch:
         if not self._is_begun:
             self.rows.begin(self.end, {})
             self._is_begun = True
-        n_rows = len(sampled)
-        group = StepGroup(self.end, range(n_rows), [(0,)] * n_rows, self.columns(sampled, sums))
-        for (part,) in self.rows.steps([row[-1:] for row in sampled], [group], STEPS_AHEAD):
+        columns, newest = self.columns(sampled, sums), newest_of(sampled)[:, None].tolist()
+        group = StepGroup(self.end, range(len(newest)), [(0,)] * len(newest), columns)
+        for (part,) in self.rows.steps(newest, [group], STEPS_AHEAD):
             output = part.outputs[0][part.places]
             yield output if part.has_logits else self.end.best_of(output)

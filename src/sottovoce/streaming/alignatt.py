@@ -234,12 +234,13 @@ def frontier(statistics: RunningStatistics, last: Floats, n_frames: Ints) -> Int
     """
     ends = n_frames[:, None, None]  # (R, 1, 1)
     score = statistics.normalize(last, floor=(SPREAD_FLOOR / ends).astype(np.float32))
+    score = np.where(statistics.n_tokens[..., None, :] > 1, score, last)
     frames = np.arange(last.shape[-1])
     beyond = frames >= ends  # (R, 1, n)
-    # The filter mirrors at the end: a shorter row at its own end.
-    mirrored = np.where(beyond, np.maximum(2 * (ends - 1) - frames, 0), frames)
-    score = np.where(statistics.n_tokens[..., None, :] > 1, score, last)
-    score = np.take_along_axis(score, mirrored[:, :, None], axis=-1)
+    if beyond.any():
+        # The filter mirrors at the end: a shorter row at its own end.
+        mirrored = np.where(beyond, np.maximum(2 * (ends - 1) - frames, 0), frames)
+        score = np.take_along_axis(score, mirrored[:, :, None], axis=-1)
     score = mean_over_heads(median_filter(score))  # (R, 1, n)
     attended: Ints = np.where(beyond, -np.inf, score).argmax(axis=-1)[:, 0]
     return attended
