@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.types import Final, Samples
+from tests.audio.media import wav_bytes
 from tests.server.conversation import connected, received, refusal, rest, say
 from tests.server.servers import CLIPS, ServerThread
 from tests.server.test_listen import heard_by_client
@@ -67,6 +69,22 @@ def test_deepgrams_client_reads_each_channel(server: ServerThread, alternating: 
     assert {tuple(m.channel) for m in messages if m.type == "SpeechStarted"} == {(0, 2), (1, 2)}
     (metadata,) = (message for message in messages if message.type == "Metadata")
     assert metadata.channels == 2
+
+
+@pytest.mark.parametrize("query", ["", "&encoding=linear16&sample_rate=16000&channels=2"])
+def test_deepgram_reads_each_channel_of_a_recording(
+    server: ServerThread, channels: Samples, alternating: bytes, query: str
+) -> None:
+    content = alternating if query else wav_bytes(channels)
+    where = f"{server.url}/v1/listen?multichannel=true&utterances=true&punctuate=true&language_hint=en{query}"
+    answer = httpx.post(f"{where}&language_hint=de", content=content, timeout=60).json()
+    english, german = (each["alternatives"][0]["transcript"] for each in answer["results"]["channels"])
+    assert "garden" in english
+    assert "Zeit" in german
+    assert answer["metadata"]["channels"] == 2
+    assert {each["channel"] for each in answer["results"]["utterances"]} == {0, 1}
+    starts = [each["start"] for each in answer["results"]["utterances"]]
+    assert starts == sorted(starts)
 
 
 @pytest.mark.parametrize(

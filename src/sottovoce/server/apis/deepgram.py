@@ -17,11 +17,13 @@ from functools import partial
 from itertools import pairwise
 from typing import Generic, TypeVar, cast, get_args
 
+import anyio.to_thread
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sottovoce.audio.container import LiveContainer
+from sottovoce.audio.io import Source, probe_audio
 from sottovoce.formats.document import Json, score, seconds, span_document
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.decoding import VadStreamOptions
@@ -35,7 +37,7 @@ from sottovoce.server.live import PcmReader, WebSocketConnection
 from sottovoce.server.models import ModelRegistry, resolve_model_id
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, received_body, running_job
-from sottovoce.speakers.labels import letter_index
+from sottovoce.speakers.labels import letter, letter_index
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.replacements import phrases_alone
 from sottovoce.types import (
@@ -77,7 +79,7 @@ STREAM_PARAMS = (
     *("endpointing", "utterance_end_ms", "interim_results", "vad_events"),
     *("detect_language", "utt_split", "finals", "multichannel"),
 )
-RECORDING_PARAMS = ("utterances", "utt_split", "paragraphs", "detect_language")
+RECORDING_PARAMS = ("utterances", "utt_split", "paragraphs", "detect_language", "multichannel")
 PUNCTUATION = '.,!?;:…。、，！？；："“”„«»()[]¿¡'
 
 
@@ -127,7 +129,7 @@ class DeepgramParams(ListenParams):
     reported. eagerness: end speech by the words too, or None. utterance_end_ms: silence before
     `UtteranceEnd`. finals: "read": final results come from a second pass, beyond Deepgram's API.
     is_punctuated: text as written, instead of lower-case words. utt_split_s: the pause between utterances of
-    a recording.
+    a recording. is_multichannel: its channels are transcribed separately.
     """
 
     is_multi: bool = False
@@ -142,6 +144,7 @@ class DeepgramParams(ListenParams):
     utterances: bool = False
     utt_split_s: float = DEFAULT_SPLIT_S
     paragraphs: bool = False
+    is_multichannel: bool = False
 
     @property
     def options(self) -> LiveOptions:
@@ -211,8 +214,8 @@ class Query:
         if not self.flag("multichannel"):
             return 1
         n_channels = fields.read_int("channels", self.last.get("channels", "1"))
-        if n_channels < 1 or "encoding" not in self.last or self.flag("diarize"):
-            raise invalid_value("multichannel", "encoding and channels, and no diarize beside it", "others")
+        if n_channels < 1 or self.flag("diarize"):
+            raise invalid_value("multichannel", "channels from 1, and no diarize beside it", "others")
         return n_channels
 
     @property
@@ -238,6 +241,8 @@ class Query:
 
 def stream_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> DeepgramParams:
     query = Query(pairs, (*COMMON_PARAMS, *STREAM_PARAMS))
+    if query.flag("multichannel") and query.raw is None:
+        raise invalid_value("multichannel", "encoding and channels beside it", "none")
     end_ms, endpointing = query.last.get("utterance_end_ms"), query.last.get("endpointing")
     is_semantic = endpointing in get_args(Eagerness)
     return replace(
@@ -260,6 +265,7 @@ def recording_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) 
         params,
         languages=detection_languages(query, params.languages),
         is_punctuated=paragraphs or params.is_punctuated,
+        is_multichannel=query.flag("multichannel"),
         utterances=query.flag("utterances"),
         utt_split_s=fields.read_number(
             "utt_split", query.last.get("utt_split", DEFAULT_SPLIT_S), *UTT_SPLIT_S
@@ -476,7 +482,9 @@ async def listen_recording(request: Request) -> Response:
         word_timestamps=True,
         speakers=SpeakerOptions() if params.has_speakers else None,
         **params.text.given,
-        input_format=params.raw and f"{params.raw[0]}:{params.raw[1]}",
+        input_format=params.raw and f"{params.raw[0]}:{params.raw[1]}:{params.n_channels}",
+        channels="apart" if params.is_multichannel else "mixed",
+        mode="vad" if params.is_multichannel else "seek",
     )
     wanted = FileRequest(
         options=options,
@@ -487,6 +495,11 @@ async def listen_recording(request: Request) -> Response:
     )
     async with running_job(request, received_body(request), lambda _: wanted) as job:
         transcript = await job.collected(request)
+        if params.is_multichannel:
+            job.recording.seek(0)
+            opened = Source(job.recording.source, input_format=options.input_format)
+            info = await anyio.to_thread.run_sync(probe_audio, opened)
+            params = replace(params, n_channels=info.n_channels)
     return JSONResponse(
         recording_document(transcript, params, request.state.request_id, job.recording.sha256)
     )
@@ -682,31 +695,47 @@ def recording_document(
         for segment in transcript.segments
         for word in segment.words or ()
     ]
-    alternative = alternative_of(words, params)
-    if params.paragraphs:
-        alternative["paragraphs"] = paragraphs_of(words, params)
-    channel: dict[str, Json] = {"alternatives": [alternative]}
-    if len(params.languages) != 1 and transcript.language:
-        channel["detected_language"] = transcript.language
-        if transcript.language_probability is not None:
-            channel["language_confidence"] = score(transcript.language_probability)
-    results: dict[str, Json] = {"channels": [channel]}
+    of_channels = [words]
+    if params.is_multichannel:
+        of_channels = [[w for w in words if w.speaker == letter(place)] for place in range(params.n_channels)]
+    channels = [channel_document(of_channel, transcript, params) for of_channel in of_channels]
+    results: dict[str, Json] = {"channels": [*channels]}
     if params.utterances:
-        parts = split_words(
-            words, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker
-        )
+        utterances = [
+            (part, place)
+            for place, of_channel in enumerate(of_channels)
+            for part in split_words(
+                of_channel, lambda a, b: b.start - a.end >= params.utt_split_s or a.speaker != b.speaker
+            )
+        ]
+        utterances.sort(key=lambda each: each[0][0].start)
         results["utterances"] = [
             {
                 **times_of(part),
-                "channel": 0,
+                "channel": place,
                 **alternative_of(part, params),
                 "id": str(number),
                 **speaker_of(part, params),
             }
-            for number, part in enumerate(parts)
+            for number, (part, place) in enumerate(utterances)
         ]
     about = metadata(params, request_id, sha256, transcript.duration, datetime.now(timezone.utc))
     return {"metadata": about, "results": results}
+
+
+def channel_document(
+    words: Sequence[Word], transcript: Transcript, params: DeepgramParams
+) -> dict[str, Json]:
+    alternative = alternative_of(words, params)
+    if params.paragraphs:
+        alternative["paragraphs"] = paragraphs_of(words, params)
+    channel: dict[str, Json] = {"alternatives": [alternative]}
+    most = languages_of(words) if params.is_multichannel else [transcript.language]
+    if len(params.languages) != 1 and any(most):
+        channel["detected_language"] = most[0]
+        if transcript.language_probability is not None and not params.is_multichannel:
+            channel["language_confidence"] = score(transcript.language_probability)
+    return channel
 
 
 def metadata(
@@ -801,7 +830,8 @@ SCHEMAS: Mapping[str, api.Schema] = {
     "diarize_model": fields.TEXT,
     "encoding": {"type": "string", "enum": [*ENCODINGS]},
     "sample_rate": {"type": "integer", "minimum": fields.MIN_RATE, "maximum": fields.MAX_RATE},
-    "channels": {"type": "integer", "minimum": 1, "maximum": 1},
+    "channels": {"type": "integer", "minimum": 1},
+    "multichannel": api.FLAG,
     "utterances": api.FLAG,
     "utt_split": {"type": "number", "minimum": UTT_SPLIT_S[0], "maximum": UTT_SPLIT_S[1]},
     "paragraphs": api.FLAG,
