@@ -1,14 +1,15 @@
 """A phoneme network from sound to words: whole clips, windows, files and live.
 
-python -m recipes.phonemes model work                                 # the network of the package hama
-python -m benchmarks.ctc.network work/network.toml ../shared          # development clips
-python -m benchmarks.ctc.network work/network.toml ../shared test     # another reader
+    python -m recipes.phonemes model work                                              # its network
+    python -m benchmarks ctc network ../shared --model work/network.toml               # development clips
+    python -m benchmarks ctc network ../shared --model work/network.toml --part test   # another reader
+
+The lexicon and the bigram are those of shared/ctc/phonemes.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness.report import add_part, add_shared, benchmark_parser
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.ctc.options import CtcFusionOptions, DecoderConfig
@@ -39,11 +41,17 @@ def clips_of(part: str, shared: Path) -> dict[str, str]:
     return {row["file"]: plain(row["text"]) for row in rows if row["split"] == "test"}
 
 
-def main(description: str, shared: str, part: str = "dev") -> None:
-    phonemes = Path(shared) / "ctc" / "phonemes"
-    texts = clips_of(part, Path(shared))
-    clips = {name: load_audio(Path(shared) / "data" / name) for name in texts}
-    network = load_model(description).network
+def main() -> None:
+    parser = benchmark_parser(__doc__)
+    add_shared(parser)
+    add_part(parser, "dev")
+    parser.add_argument("--model", required=True, help="network.toml")
+    arguments = parser.parse_args()
+    shared: Path = arguments.shared
+    phonemes = shared / "ctc" / "phonemes"
+    texts = clips_of(arguments.part, shared)
+    clips = {name: load_audio(shared / "data" / name) for name in texts}
+    network = load_model(arguments.model).network
     config = DecoderConfig(
         lm=phonemes / "bigram.arpa.gz",
         lexicon=phonemes / "lexicon.txt",
@@ -79,7 +87,3 @@ def main(description: str, shared: str, part: str = "dev") -> None:
 
         row(f"live, latency {latency}", live)
         print(f"{'':24} committed {np.median(delays):.2f} s late, 90 %: {np.quantile(delays, 0.9):.2f} s")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

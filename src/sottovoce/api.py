@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CONTEXT_S = 1.0
-"""On both sides of the used frames of a CTC head; at most a quarter of a short window. Set by hand."""
+CONTEXT_S = 3.0
+"""On both sides of the used frames of a CTC head; at most a quarter of a short window. Source:
+docs/research/ctc.md, speech of people.
+"""
 
 
 class Model(Recogniser):
