@@ -91,14 +91,6 @@ class Model(Recogniser):
         itemsize: int = getattr(getattr(self.backend, "dtype", None), "itemsize", 4)
         return n_parameters(self.backend.dims) * itemsize
 
-    @property
-    def can_detect_languages(self) -> bool:
-        return self.tokenizer.is_multilingual
-
-    @property
-    def can_translate(self) -> bool:
-        return self.tokenizer.is_multilingual
-
     @cached_property
     def network(self) -> AcousticModel:
         from sottovoce.ctc.labels import LabelList
@@ -234,9 +226,6 @@ class Model(Recogniser):
 
     def n_prompt_tokens(self, text: str) -> int:
         return len(self.tokenizer.encode(" " + text.strip()))
-
-    def token_text(self, token: int) -> str:
-        return self.tokenizer.token_text(token)
 
     def with_timestamps(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode_with_timestamps(tokens)

@@ -85,14 +85,6 @@ class CtcModel(Recogniser):
     def n_bytes(self) -> int:
         return self.network.n_bytes
 
-    @property
-    def can_detect_languages(self) -> bool:
-        return False
-
-    @property
-    def can_translate(self) -> bool:
-        return False
-
     def prepare(self) -> None:
         """Nothing has to be measured."""
 

@@ -99,12 +99,12 @@ class Recogniser(ABC):
         """Bytes of the weights in memory, by their number."""
 
     @property
-    @abstractmethod
-    def can_detect_languages(self) -> bool: ...
+    def can_detect_languages(self) -> bool:
+        return self.tokenizer is not None and self.tokenizer.is_multilingual
 
     @property
-    @abstractmethod
-    def can_translate(self) -> bool: ...
+    def can_translate(self) -> bool:
+        return self.can_detect_languages
 
     @abstractmethod
     def prepare(self) -> None:
@@ -555,7 +555,7 @@ class Recogniser(ABC):
 
     def token_text(self, token: int) -> str:
         """Return the text of a token of a segment."""
-        return ""
+        return "" if self.tokenizer is None else self.tokenizer.token_text(token)
 
     def with_timestamps(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens with timestamps and other special ones."""
