@@ -556,10 +556,14 @@ class TextAligner:
             speech, levels = [], NO_LEVELS
         speech = at_loud_bounds(speech, levels)
         words: list[TimedWord] = []
-        for window in self._windows(units, recording, duration_s):
-            words += self._window(trimmed(window, speech), units, recording, duration_s)
-            if on_progress is not None:
-                on_progress(window.end_s, duration_s)
+        windows = [trimmed(window, speech) for window in self._windows(units, recording, duration_s)]
+        spans = [span_of(window, duration_s) for window in windows]
+        with recording.open() as reader:
+            for window, span, samples in zip(windows, spans, samples_of(spans, reader), strict=True):
+                timed = self.timer.timed(samples, units[window.first : window.end])
+                words += [shifted(word, span[0]) for word in timed]
+                if on_progress is not None:
+                    on_progress(window.end_s, duration_s)
         words = at_quiet_bounds(move_to_speech(words, speech), levels)
         warn_if_unlikely(words, recording.name)
         return list(self._lines(lines, units, in_order(words))), duration_s
@@ -589,16 +593,6 @@ class TextAligner:
             if pair is not None:
                 known[unit] = (keyed[pair][0].start, keyed[pair][0].end)
         return known
-
-    def _window(
-        self, window: AlignWindow, units: Sequence[Unit], recording: Recording, duration_s: float
-    ) -> list[TimedWord]:
-        start_s = min(window.start_s, duration_s - LEAST_S) // STEP_S * STEP_S
-        end_s = max(window.end_s, start_s + LEAST_S)
-        samples = recording.part(start_s, end_s - start_s).beginning(end_s - start_s)
-        return [
-            shifted(word, start_s) for word in self.timer.timed(samples, units[window.first : window.end])
-        ]
 
     def _lines(
         self, lines: Sequence[Line], units: Sequence[Unit], words: Sequence[TimedWord]
@@ -648,6 +642,26 @@ def trimmed(window: AlignWindow, speech: Sequence[SpeechSegment]) -> AlignWindow
         start_s=max(window.start_s, inside[0].start_s - SPEECH_MARGIN_S),
         end_s=min(window.end_s, inside[-1].end_s + SPEECH_MARGIN_S),
     )
+
+
+def span_of(window: AlignWindow, duration_s: float) -> Span:
+    start_s = min(window.start_s, duration_s - LEAST_S) // STEP_S * STEP_S
+    return start_s, max(window.end_s, start_s + LEAST_S)
+
+
+def samples_of(spans: Iterable[Span], chunks: Iterable[AudioChunk]) -> Iterator[Samples]:
+    """Yield the samples of spans in seconds, which may overlap, from the chunks of a whole recording.
+
+    A recording that is opened at a span has other samples where its filter depends on the time.
+    """
+    left, kept, first = iter(chunks), np.zeros(0, np.float32), 0
+    for start_s, end_s in spans:
+        start, end = round(start_s * SAMPLE_RATE), round(end_s * SAMPLE_RATE)
+        while first + len(kept) < end and (chunk := next(left, None)) is not None:
+            kept = np.concatenate([kept, chunk.samples])
+            n_before = min(max(0, start - first), len(kept))
+            kept, first = kept[n_before:], first + n_before
+        yield kept[max(0, start - first) : end - first]
 
 
 def shifted(word: TimedWord, seconds: float) -> TimedWord:
