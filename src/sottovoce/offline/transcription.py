@@ -23,7 +23,6 @@ import numpy as np
 from sottovoce.audio.io import Recording
 from sottovoce.decoding.decode import LanguageDetection
 from sottovoce.errors import OptionError
-from sottovoce.models.dims import FULL_WINDOW_S
 from sottovoce.offline.pipeline import WhisperTranscriber
 from sottovoce.offline.regroup import clean_segment, segment_moved
 from sottovoce.offline.resume import (
@@ -334,6 +333,10 @@ CERTAIN = 0.73
 """Utterances whose committed words are all this probable are not transcribed again.
 Source: `python -m benchmarks live finals --part dev --clips 120 --fit`.
 """
+WINDOW_S = 15.0
+"""Utterances that are transcribed together, at most: a compromise of errors and cost. Source:
+docs/research/live.md, the second pass.
+"""
 SPLIT_S = 0.5
 """Words of earlier utterances end at most so long after them."""
 
@@ -364,7 +367,7 @@ class UtteranceTranscription:
         end_s = start_s + len(pcm) / SAMPLE_RATE
         if self._window and abs(start_s - self._window[-1].end_s) * SAMPLE_RATE >= 1.0:
             self._window.clear()
-        while self._window and end_s - self._window[0].start_s > FULL_WINDOW_S:
+        while self._window and end_s - self._window[0].start_s > WINDOW_S:
             del self._window[0]
         earlier, words, before = [*self._window], None, self._after
         self._window.append(_Utterance(start_s, pcm, committed, before))
