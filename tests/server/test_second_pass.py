@@ -102,8 +102,9 @@ def test_a_client_that_leaves_stops_the_second_pass(nano: Model, monkeypatch: py
 def test_a_final_comes_though_no_audio_follows(reading: ServerThread) -> None:
     with connected(reading, f"/v1/live{READ}") as socket:
         say(socket, *[AUDIO[start : start + 6_400] for start in range(0, len(AUDIO), 6_400)])
-        while received(socket)["type"] != "final":
-            """It arrives, or the socket times out."""
+        while (message := received(socket))["type"] != "final":
+            pass
+        assert message["text"] == "Read."
 
 
 def test_a_turn_of_openai_is_completed_with_it(reading: ServerThread) -> None:

@@ -511,8 +511,8 @@ def _end(units: Sequence[Unit], spans: Sequence[Span], first: int) -> int:
 SPEECH = VadOptions(min_silence_ms=100.0, speech_pad_ms=30.0)
 """Fine enough for the pauses between words."""
 SPEECH_MARGIN_S = 0.2
-LEAST_S = 0.02
-"""Shortest window: two log-mel frames."""
+TWO_FRAMES_S = 0.02
+"""The shortest window, in log-mel frames."""
 ROUGH = TranscribeOptions(
     fallback=FallbackOptions(temperatures=(0.0,)),
     mode="vad",
@@ -550,7 +550,7 @@ class TextAligner:
         with recording.open() as reader:
             speech = speech_segments(meter.through(reader), SPEECH)
         levels, duration_s = meter.levels, meter.n_samples / SAMPLE_RATE
-        if duration_s < LEAST_S:
+        if duration_s < TWO_FRAMES_S:
             raise OptionError(f"{recording.name}: expected a recording to align the text with, got none")
         if not self.options.keep_to_speech:
             speech, levels = [], NO_LEVELS
@@ -645,8 +645,8 @@ def trimmed(window: AlignWindow, speech: Sequence[SpeechSegment]) -> AlignWindow
 
 
 def span_of(window: AlignWindow, duration_s: float) -> Span:
-    start_s = min(window.start_s, duration_s - LEAST_S) // STEP_S * STEP_S
-    return start_s, max(window.end_s, start_s + LEAST_S)
+    start_s = min(window.start_s, duration_s - TWO_FRAMES_S) // STEP_S * STEP_S
+    return start_s, max(window.end_s, start_s + TWO_FRAMES_S)
 
 
 def samples_of(spans: Iterable[Span], chunks: Iterable[AudioChunk]) -> Iterator[Samples]:
