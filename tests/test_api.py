@@ -55,37 +55,30 @@ def test_a_source_that_cannot_be_opened_so_is_an_error_of_its_own(wrong: dict[st
         Source(CLIPS / "en.flac", **wrong)  # type: ignore[arg-type]
 
 
-def asked(model: Model, options: TranscribeOptions | None = None, **given: object) -> TranscribeOptions:
-    """The options that come of keywords and options."""
-    names = ("language", "task", "word_timestamps", "beam_size")
-    wishes = [given.get(name) for name in names]
-    return model.options(*wishes, options or TranscribeOptions())  # type: ignore[arg-type]
-
-
 def test_keywords_win_wherever_they_are_given(model: Model) -> None:
     options = TranscribeOptions(
         DecodingOptions(language="de", task="translate", beam_size=4), word_timestamps=True
     )
-    kept = asked(model, options)
+    kept = model.options(options)
     assert (kept.decoding, kept.word_timestamps) == (options.decoding, True)
-    won = asked(model, options, language="en", task="transcribe", word_timestamps=False, beam_size=1)
+    won = model.options(options, language="en", task="transcribe", word_timestamps=False, beam_size=1)
     assert (won.decoding.language, won.decoding.task, won.decoding.beam_size) == ("en", "transcribe", None)
     assert won.word_timestamps is False
 
 
 def test_languages_are_followed_in_a_list_only(model: Model) -> None:
-    auto = asked(model, language="auto")
+    auto = model.options(language="auto")
     assert (auto.decoding.language, auto.follows_languages) == (None, False)
     assert auto.decoding.allowed_languages == model.languages
-    assert asked(model, language="en,de").follows_languages
-    assert asked(model, language=list(model.languages)).follows_languages  # a list of all is a list
-    assert not asked(model, language="en").follows_languages
+    assert model.options(language="en,de").follows_languages
+    assert model.options(language=list(model.languages)).follows_languages  # a list of all is a list
+    assert not model.options(language="en").follows_languages
     listed = TranscribeOptions(DecodingOptions(allowed_languages=("en", "de")))
-    assert asked(model, listed).follows_languages
-    assert not asked(model, replace(listed, follow_languages=False)).follows_languages
-    assert asked(model, TranscribeOptions(follow_languages=True)).follows_languages
-    assert asked(model, language=None) == auto
-    again = asked(model, asked(model, language="auto"))
+    assert model.options(listed).follows_languages
+    assert not model.options(replace(listed, follow_languages=False)).follows_languages
+    assert model.options(TranscribeOptions(follow_languages=True)).follows_languages
+    assert model.options(language=None) == auto
+    again = model.options(model.options(language="auto"))
     assert not again.follows_languages
 
 

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.audio.io import Recording, check_reading
+from sottovoce.audio.io import Recording
 from sottovoce.audio.mel import MELS_PER_FRAME, log_mel, window_features
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.models.devices import choose_device, choose_number_format
@@ -18,7 +18,7 @@ from sottovoce.models.dims import DENSE, EXACT, FULL_WINDOW_S, frames_of
 from sottovoce.models.load import load_checkpoint, n_parameters, store_mode
 from sottovoce.models.sources.find import Source, Sources, default_model, is_ctc_network
 from sottovoce.offline.pipeline import transcriber_for
-from sottovoce.offline.transcriber import SecondModel, with_arguments
+from sottovoce.offline.transcriber import Arguments, SecondModel, with_arguments
 from sottovoce.options.decoding import BEAM_SIZE
 from sottovoce.options.transcribe import AlignOptions, TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
@@ -26,7 +26,7 @@ from sottovoce.runtime.calls import DirectRuntime, Runtime
 from sottovoce.runtime.registry import AUTO, BACKENDS, check_runtime, choose_runtime
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import FRAMES_PER_SECOND, Floats, Samples, Task
+from sottovoce.types import FRAMES_PER_SECOND, Floats, Samples
 
 if TYPE_CHECKING:
     from sottovoce.alignment.forced import TextAligner
@@ -157,19 +157,11 @@ class Model(Recogniser):
         model._fusion = self.fusion(**given)
         return model
 
-    def options(
-        self,
-        language: str | Sequence[str] | None,
-        task: Task | None,
-        word_timestamps: bool | None,
-        beam_size: int | None,
-        options: TranscribeOptions,
-    ) -> TranscribeOptions:
-        check_reading(options.audio_filter, options.input_format)
+    def _options(self, options: TranscribeOptions, given: Arguments) -> TranscribeOptions:
         if options.with_english and not self.can_translate:
             raise OptionError(f"translation into 'en': {self.name} is an English-only model")
         codes = self.languages if self.tokenizer.is_multilingual else ()
-        return with_arguments(options, codes, language, task, word_timestamps, beam_size)
+        return with_arguments(options, codes, given)
 
     def fusion(self, **given: Any) -> ShallowFusion:
         from sottovoce.lm.fusion import text_fusion
@@ -187,7 +179,7 @@ class Model(Recogniser):
         code = self._one_language(language, recording)
         tokenizer = self.tokenizer.with_language(code)
         timer = AttentionTimer(self.backend, tokenizer) if network is None else CtcTimer(network)
-        rough = transcriber_for(self.runtime, tokenizer, self.options(code, None, None, None, ROUGH), None)
+        rough = transcriber_for(self.runtime, tokenizer, self.options(ROUGH, language=code), None)
         return TextAligner(timer, in_tokens(tokenizer), rough, code, options)
 
     def _one_language(self, language: str | None, recording: Recording) -> str:
@@ -203,7 +195,7 @@ class Model(Recogniser):
     def _language_transcriber(self, languages: str | Sequence[str] | None) -> Transcriber:
         if not self.tokenizer.is_multilingual:
             raise OptionError(f"{self.name}: an English-only model has no languages to tell apart")
-        options = self.options(languages, None, None, None, TranscribeOptions())
+        options = self.options(TranscribeOptions(), language=languages)
         return transcriber_for(self.runtime, self.tokenizer, options, None)
 
     def _live_options(self, options: SessionOptions, languages: str | Sequence[str]) -> SessionOptions:

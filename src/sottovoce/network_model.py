@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.audio.io import check_reading
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.labels import LabelList, LabelSource, labels_of
 from sottovoce.ctc.network import AcousticModel, LogProbs, StreamStep, function_network, read_network
@@ -16,7 +15,7 @@ from sottovoce.errors import OptionError
 from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.ngram import load_ngram
 from sottovoce.offline.ctc_transcriber import CtcTranscriber
-from sottovoce.offline.transcriber import SecondModel
+from sottovoce.offline.transcriber import Arguments, SecondModel
 from sottovoce.options.live import LiveDecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
@@ -94,30 +93,19 @@ class CtcModel(Recogniser):
         blank = self.network.blank if blank is None else blank
         return CtcDecoder(self.network.labels.names, blank, options=options, **given)
 
-    def options(
-        self,
-        language: str | Sequence[str] | None,
-        task: Task | None,
-        word_timestamps: bool | None,
-        beam_size: int | None,
-        options: TranscribeOptions,
-    ) -> TranscribeOptions:
-        check_reading(options.audio_filter, options.input_format)
-        self._check(options, task)
+    def _options(self, options: TranscribeOptions, given: Arguments) -> TranscribeOptions:
         decoding = options.decoding
-        code = self._language(language or decoding.language or decoding.allowed_languages)
-        decoding = replace(
-            decoding, language=code or None, allowed_languages=(), beam_size=beam_size or decoding.beam_size
-        )
-        if word_timestamps is None:
-            word_timestamps = options.word_timestamps
+        self._check(options, given.get("task"))
+        code = self._language(given.get("language") or decoding.language or decoding.allowed_languages)
+        beam_size = given.get("beam_size") or decoding.beam_size
+        decoding = replace(decoding, language=code or None, allowed_languages=(), beam_size=beam_size)
         # No search for skipped speech follows: the network reads all of it.
         return replace(
             options,
             decoding=decoding,
             follow_languages=False,
             read_again=False,
-            word_timestamps=word_timestamps,
+            word_timestamps=bool(given.get("word_timestamps", options.word_timestamps)),
         )
 
     def _check(self, options: TranscribeOptions, task: Task | None) -> None:
@@ -230,7 +218,7 @@ class CtcModel(Recogniser):
         if options.method == "attention":
             self._refuse("method 'attention'")
         options_of_rough = replace(ROUGH, mode="seek")  # all of it is read
-        rough = self.transcriber(self.options(language, None, None, None, options_of_rough))
+        rough = self.transcriber(self.options(options_of_rough, language=language))
         timer = CtcTimer(self.network, rough.decoder)
         return TextAligner(timer, at_spaces, rough, rough.fixed_language, options)
 

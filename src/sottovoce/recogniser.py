@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
-from sottovoce.audio.io import Recording, check_is_there
+from sottovoce.audio.io import Recording, check_is_there, check_reading
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
 from sottovoce.offline.together import TogetherTranscription
-from sottovoce.offline.transcriber import RecordingTranscriber, SecondModel
+from sottovoce.offline.transcriber import Arguments, RecordingTranscriber, SecondModel
 from sottovoce.offline.transcription import (
     FileTranscription,
     RunControl,
@@ -28,7 +28,7 @@ from sottovoce.runtime.calls import Runtime
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from sottovoce.alignment.forced import TextAligner
     from sottovoce.alignment.phrases import Match
@@ -148,7 +148,9 @@ class Recogniser(ABC):
             OptionError: the options contradict each other or the model.
         """
         check_is_there(source)
-        chosen = self._chosen(language, task, word_timestamps, beam_size, options)
+        chosen = self.options(
+            options, language=language, task=task, word_timestamps=word_timestamps, beam_size=beam_size
+        )
         if speakers is not None:
             chosen = replace(chosen, speakers=parse_speakers(speakers))
         transcriber = self.transcriber(chosen, fusion, second, runtime)
@@ -222,7 +224,9 @@ class Recogniser(ABC):
             raise OptionError(f"batch_size: expected at least 1, got {batch_size}")
         if isinstance(sources, str | bytes | Path):
             raise OptionError(f"transcribe_files: expected a list of recordings, got one: {sources!r:.60}")
-        chosen = self._chosen(language, task, word_timestamps, beam_size, options)
+        chosen = self.options(
+            options, language=language, task=task, word_timestamps=word_timestamps, beam_size=beam_size
+        )
         return transcribe_batch(
             self.transcriber(chosen, fusion),
             sources,
@@ -231,32 +235,25 @@ class Recogniser(ABC):
             model=self.name,
         )
 
-    def _chosen(
-        self,
-        language: str | Sequence[str] | None,
-        task: Task | None,
-        word_timestamps: bool | None,
-        beam_size: int | None,
-        options: TranscribeOptions | None,
-    ) -> TranscribeOptions:
-        if options is None:
-            options, beam_size = TranscribeOptions(), self.beam_size if beam_size is None else beam_size
-        return self.options(language, task, word_timestamps, beam_size, options)
-
-    @abstractmethod
     def options(
-        self,
-        language: str | Sequence[str] | None,
-        task: Task | None,
-        word_timestamps: bool | None,
-        beam_size: int | None,
-        options: TranscribeOptions,
+        self, options: TranscribeOptions | None = None, **given: Unpack[Arguments]
     ) -> TranscribeOptions:
         """Return `options` with those arguments of `transcribe` that are not None.
+
+        options: None: the defaults, with the beam size of the model.
 
         Raises:
             OptionError: the model lacks the language or an option, or FFmpeg the filter or format.
         """
+        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if options is None:
+            options, chosen = TranscribeOptions(), {"beam_size": self.beam_size, **chosen}
+        check_reading(options.audio_filter, options.input_format)
+        return self._options(options, cast(Arguments, chosen))
+
+    @abstractmethod
+    def _options(self, options: TranscribeOptions, given: Arguments) -> TranscribeOptions:
+        """Return options with arguments, of which none is None. Raises: OptionError."""
 
     @abstractmethod
     def transcriber(
@@ -310,7 +307,7 @@ class Recogniser(ABC):
 
         deferral: which speech is uncertain. fusion, runtime: of this model.
         """
-        reader = self.transcriber(self._chosen(None, None, None, None, None), fusion, None, runtime)
+        reader = self.transcriber(self.options(), fusion, None, runtime)
         return SecondModel(reader, deferral or DeferralOptions())
 
     def align(
@@ -534,7 +531,7 @@ class Recogniser(ABC):
             **options.given,
         )
         listed = languages if set(languages) < set(self.languages) or len(languages) == 1 else None
-        chosen = model.options(listed, None, None, model.beam_size, reading)
+        chosen = model.options(reading, language=listed, beam_size=model.beam_size)
         shared: BatchingRuntime | None = None
         if final_runtime is None and model is self:
             shared = BatchingRuntime(self.runtime.backend)

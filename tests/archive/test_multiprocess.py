@@ -74,7 +74,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 def test_every_part_says_its_sentence_at_its_time(recording: Path) -> None:
     model = LOAD()
-    options = model.options("en", None, None, None, TranscribeOptions())
+    options = model.options(TranscribeOptions(), language="en")
     with closing(transcribe_parts(model, LOAD, str(recording), options, 2)) as together:
         result = list(together)
     assert together.duration == pytest.approx(18.3, abs=0.3)
@@ -103,7 +103,7 @@ def test_what_several_processes_read_is_what_one_reads(sentences: Path) -> None:
     """Speech is found first, and a window is shorter than two sentences: both cut alike."""
     model = LOAD()
     wish = TranscribeOptions(mode="vad", audio_ctx=200, condition_on_previous_text=False)
-    options = model.options(["en", "de", "es", "fr"], None, True, None, wish)
+    options = model.options(wish, language=["en", "de", "es", "fr"], word_timestamps=True)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -158,7 +158,7 @@ def test_what_a_process_says_is_said_here_and_none_is_left(
     kind: str, error: type[Exception], recording: Path
 ) -> None:
     model = LOAD()
-    options = model.options("en", None, None, None, TranscribeOptions())
+    options = model.options(TranscribeOptions(), language="en")
     with (
         pytest.raises(error, match="got a fault"),
         closing(transcribe_parts(model, partial(broken, kind), str(recording), options, 2)) as together,

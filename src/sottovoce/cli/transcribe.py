@@ -563,7 +563,7 @@ def transcribe_files(
     run = TranscribeRun(
         model=model,
         loaded=loaded,
-        options=model.options(files.language, given["task"], None, beam_size, options),
+        options=model.options(options, language=files.language, task=given["task"], beam_size=beam_size),
         files=files,
         fusion=fusion,
         second=models.second,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 import numpy as np
 
@@ -92,23 +92,25 @@ class RecordingTranscriber(ABC):
     def with_options(self, options: TranscribeOptions, second: SecondModel | None) -> Self: ...
 
 
-def with_arguments(
-    options: TranscribeOptions,
-    codes: Sequence[str],
-    language: str | Sequence[str] | None,
-    task: Task | None,
-    word_timestamps: bool | None,
-    beam_size: int | None,
-) -> TranscribeOptions:
-    """Return options with the arguments that are not None.
+class Arguments(TypedDict, total=False):
+    """Arguments of `Recogniser.transcribe` that override its options."""
 
-    codes: languages of the model; empty for an English-only model. language: one, several or "auto"; several
-    and "auto" imply following. beam_size: 1 is greedy.
+    language: str | Sequence[str] | None
+    task: Task | None
+    word_timestamps: bool | None
+    beam_size: int | None
+
+
+def with_arguments(options: TranscribeOptions, codes: Sequence[str], given: Arguments) -> TranscribeOptions:
+    """Return options with arguments, of which none is None.
+
+    codes: languages of the model; empty for an English-only model. Several languages and "auto" imply
+    following.
 
     Raises:
         OptionError: the model does not have the language.
     """
-    decoding = options.decoding
+    decoding, language, beam_size = options.decoding, given.get("language"), given.get("beam_size")
     follow = options.follow_languages
     if language is not None or decoding.language is None:
         choice = LanguageChoice.parse(language or decoding.allowed_languages or "auto", codes or ("en",))
@@ -118,13 +120,11 @@ def with_arguments(
         decoding = replace(decoding, language=fixed, allowed_languages=allowed)
         if follow is None:
             follow = True if len(choice.allowed) > 1 else "auto"
-    if task is not None:
-        decoding = replace(decoding, task=task)
     if beam_size is not None:
         decoding = replace(decoding, beam_size=None if beam_size == 1 else beam_size)
-    if word_timestamps is None:
-        word_timestamps = options.word_timestamps
-    return replace(options, decoding=decoding, word_timestamps=word_timestamps, follow_languages=follow)
+    decoding = replace(decoding, task=given.get("task") or decoding.task)
+    words = given.get("word_timestamps", options.word_timestamps)
+    return replace(options, decoding=decoding, word_timestamps=bool(words), follow_languages=follow)
 
 
 class Context:

@@ -688,7 +688,7 @@ class Scheduler:
         """A second model cannot read clips, and that of a single language only this."""
         if request.options.clip_timestamps:
             return False
-        chosen = self.model.options(list(request.languages) or None, None, None, None, request.options)
+        chosen = self.model.options(request.options, language=list(request.languages) or None)
         languages = second.model.languages
         return len(languages) > 1 or chosen.decoding.language in languages
 

@@ -30,7 +30,7 @@ HAN_AT_END = regex.compile(f"[{UNSPACED_LETTERS}]*$")
 TOKEN = regex.compile(r"\w+|[^\w\s]")
 
 
-class Match(NamedTuple):
+class Rewrite(NamedTuple):
     """A part of a text, and what is written instead."""
 
     start: int
@@ -42,7 +42,7 @@ class TextFilter(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def matches(self, text: str, language: str) -> Iterator[Match]:
+    def matches(self, text: str, language: str) -> Iterator[Rewrite]:
         """Find what is rewritten, in order and without overlap."""
 
     @abstractmethod
@@ -135,12 +135,12 @@ class ChineseScript(TextFilter):
     def __post_init__(self) -> None:
         _converter(self.script)
 
-    def matches(self, text: str, language: str) -> Iterator[Match]:
+    def matches(self, text: str, language: str) -> Iterator[Rewrite]:
         if language in CHINESE:
             converted = _converter(self.script).convert(text)
             for at, (letter, written) in enumerate(zip(text, converted, strict=True)):
                 if letter != written:
-                    yield Match(at, at + 1, written)
+                    yield Rewrite(at, at + 1, written)
 
     def n_settled(self, words: Sequence[Word], language: str) -> int:
         text = joined(words)
@@ -173,7 +173,7 @@ class Numerals(TextFilter):
     def __post_init__(self) -> None:
         _numbers([], "en")
 
-    def matches(self, text: str, language: str) -> Iterator[Match]:
+    def matches(self, text: str, language: str) -> Iterator[Rewrite]:
         if language not in NUMERAL_LANGUAGES:
             return
         tokens = _tokens(text)
@@ -183,7 +183,7 @@ class Numerals(TextFilter):
                 after is None or number.end < after.start
             )
             if not (is_alone and number.written in ("1", "2")):
-                yield Match(tokens[number.start].start, tokens[number.end - 1].end, number.written)
+                yield Rewrite(tokens[number.start].start, tokens[number.end - 1].end, number.written)
 
     def n_settled(self, words: Sequence[Word], language: str) -> int:
         """Numbers at the end may go on, also after a word such as "and"."""
@@ -202,13 +202,13 @@ def _tokens(text: str) -> list[_Token]:
     return [_Token(found[0], *found.span()) for found in TOKEN.finditer(text)]
 
 
-def _numbers(tokens: Sequence[_Token], language: str) -> list[Match]:
+def _numbers(tokens: Sequence[_Token], language: str) -> list[Rewrite]:
     """Find numbers between tokens."""
     try:
         from text_to_num import find_numbers
     except ImportError as error:
         raise MissingExtraError("text2num", "numerals", "numbers as digits") from error
-    return [Match(each.start, each.end, each.text) for each in find_numbers(tokens, language, 0.0)]
+    return [Rewrite(each.start, each.end, each.text) for each in find_numbers(tokens, language, 0.0)]
 
 
 @dataclass(frozen=True, slots=True)

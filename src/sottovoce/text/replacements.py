@@ -10,7 +10,7 @@ from typing import TypeAlias
 import regex
 
 from sottovoce.errors import OptionError
-from sottovoce.text.filters import Match, TextFilter, joined, n_before
+from sottovoce.text.filters import Rewrite, TextFilter, joined, n_before
 from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.types import Word
 
@@ -119,7 +119,7 @@ class Replacements(TextFilter):
                     if found.partial or found.end() == len(text):
                         yield found.start()
 
-    def matches(self, text: str, language: str = "") -> Iterator[Match]:
+    def matches(self, text: str, language: str = "") -> Iterator[Rewrite]:
         at = 0
         while True:
             candidates = [
@@ -131,7 +131,7 @@ class Replacements(TextFilter):
                 return
             start, end, found, written = min(candidates, key=lambda candidate: candidate[:2])
             at = -end
-            yield Match(
+            yield Rewrite(
                 start, at, self._written_for(found.group()) if written is None else found.expand(written)
             )
 

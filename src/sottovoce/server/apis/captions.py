@@ -224,7 +224,7 @@ class SpokenWord(Struct, forbid_unknown_fields=True):
     speaker: Label | None = None
 
 
-class Line(Struct, forbid_unknown_fields=True):
+class WrittenText(Struct, forbid_unknown_fields=True):
     text: Text
     language: Label | None = None
 
@@ -237,8 +237,8 @@ class Utterance(Struct, forbid_unknown_fields=True):
     end: Seconds
     language: Label | None = None
     words: Annotated[list[SpokenWord], Meta(max_length=MAX_ITEMS)] = field(default_factory=list)
-    translation: Line | None = None
-    unstable: Line | None = None
+    translation: WrittenText | None = None
+    unstable: WrittenText | None = None
 
 
 class Captions(Struct, forbid_unknown_fields=True, omit_defaults=True):
