@@ -150,7 +150,7 @@ def test_the_example_with_a_nemo_file_runs(
 
 
 def test_every_block_of_python_is_run() -> None:
-    """Blocks `py` are fragments: tests/server/test_docs.py runs those of the server's pages."""
+    """Blocks `py` are fragments: tests/server/test_openapi.py runs those of the server's pages."""
     fragments = {name.rpartition("-")[0] for name, match in blocks() if match[1] == "py"}
     assert fragments == {"ctc-model.md", "protocol.md", "server.md", "serving.md"}
     fences = sum(line.startswith("```") for page in PAGES for line in text(page).splitlines())
@@ -357,6 +357,11 @@ def test_the_site_is_built_and_every_link_leads_somewhere(tmp_path: Path) -> Non
     assert "load_model" in reference
     assert "Hypotheses of the beam search; 1 is greedy." in reference
     assert "<!-- fields of" not in reference
+
+
+def test_research_stays_within_its_words() -> None:
+    """Old tables go when new ones come."""
+    assert sum(len(text(page).split()) for page in PAGES if "research" in page.parts) <= 35_000
 
 
 def test_every_page_is_in_the_menu() -> None:
