@@ -282,9 +282,9 @@ class Unstable(SessionEvent):
 
 @dataclass(frozen=True, slots=True)
 class LanguageChanged(SessionEvent):
-    """A confirmed change of language; at: the estimated change point."""
+    """A confirmed change of language; at: the estimated change point. previous: None at the beginning."""
 
-    source: str | None
+    previous: str | None
     target: str
     at: float
     confirmed_at: float

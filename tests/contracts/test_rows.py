@@ -159,3 +159,14 @@ def test_a_state_of_another_kind_is_refused() -> None:
     subject = subject_of("torch")
     with pytest.raises(OptionError, match="state of a row"):
         subject.backend.rows().admit(heard(subject)[0], subject.backend.rows())
+
+
+def test_a_limited_window_is_attended_to_within_its_span(subject: Subject) -> None:
+    if isinstance(subject.backend, FakeBackend):
+        return  # it reads the script, whatever the attention
+    encoded = one_row(subject.backend.encode(windows(subject.backend, 1, 60)), 0)
+    rows = subject.backend.rows()
+    rows.admit(encoded)
+    expected = rows.step([[7]], [[0]], spans=[(3, 11)]).logits[0]
+    assert difference(alone(subject, encoded.limited(3, 11), [7])[0], expected) <= TOLERANCE
+    assert difference(alone(subject, encoded.limited(0, encoded.n_frames), [7])[0], expected) > TOLERANCE

@@ -101,12 +101,12 @@ def beside(model: Model, name: str, languages: list[str]) -> tuple[list[Event], 
     """Events of a clip as it is spoken, and what they say in English."""
     audio = load_audio(str(EXAMPLES / f"{name}.flac"))
     session, translator = model.session(languages), WhisperTranslator(model)
+    session.on_window(translator.add)
     live = LiveTranslator(translator, N_NEW_WORDS)
     events: list[Event] = []
     reported: list[LiveTranslation] = []
     for at in range(0, len(audio) + SAMPLE_RATE, SAMPLE_RATE):
         piece = audio[at : at + SAMPLE_RATE]
-        translator.push(piece)
         new = session.push(piece) if len(piece) else session.close()
         events += new
         reported += [item for event in new for item in live.take(event)]
@@ -116,7 +116,7 @@ def beside(model: Model, name: str, languages: list[str]) -> tuple[list[Event], 
 @pytest.mark.long
 def test_languages_are_followed_and_all_but_english_is_translated(model: Model) -> None:
     events, reported = beside(model, "mixed", ["en", "de", "pt", "es", "fr"])
-    changes = [(event.source, event.target) for event in events if isinstance(event, LanguageChanged)]
+    changes = [(event.previous, event.target) for event in events if isinstance(event, LanguageChanged)]
     assert changes == [(None, "en"), ("en", "de"), ("de", "pt")]
     finals = {event.utterance: event for event in events if isinstance(event, Final)}
     whole = {item.utterance: item.text for item in reported if item.is_final}

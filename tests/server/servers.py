@@ -214,6 +214,9 @@ class SlowSession:
     def on_finals(self, notify: Callable[[], None]) -> None:
         """It has no second pass."""
 
+    def on_window(self, add: Callable[..., None]) -> None:
+        """It has no encoder."""
+
     def _final(self, words: list[Word]) -> Final:
         text, end = "".join(word.word for word in words).strip(), words[-1].end
         return Final(words[0].start, end, text, "en", tuple(words), end)

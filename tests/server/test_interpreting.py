@@ -169,7 +169,7 @@ def test_whisper_s_own_english_is_that_of_the_library(server: ServerThread, nano
     live = LiveTranslator(owned, N_NEW_WORDS)
     samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
     reported: list[LiveTranslation] = []
-    owned.push(samples)
+    session.on_window(owned.add)
     for event in [*session.push(samples), *session.close()]:
         reported += live.take(event)
     assert result == [item.text for item in reported if item.is_final]

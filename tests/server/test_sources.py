@@ -35,13 +35,15 @@ def alternating(channels: Samples) -> bytes:
 def test_sources_of_the_live_protocol(
     server: ServerThread, nano: Model, channels: Samples, alternating: bytes
 ) -> None:
-    with connected(server, f"/v1/live?{QUERY}") as socket:
+    with connected(server, f"/v1/live?{QUERY}&translate_to=en") as socket:
         assert received(socket)["sources"] == ["Ada", "Ben"]
         for at in range(0, len(alternating), 15_002):  # pieces end within a frame
             say(socket, alternating[at : at + 15_002])
         say(socket, {"type": "finalize"}, {"type": "close"})
         messages = rest(socket)
     finals = [message for message in messages if message["type"] == "final"]
+    whole = {m["utterance"]: m["source"] for m in messages if m["type"] == "translation" and m["final"]}
+    assert whole == {final["utterance"]: final["source"] for final in finals}
     for place, name in enumerate(["Ada", "Ben"]):
         with nano.session(["en", "de"]) as session:
             events = [*session.push(channels[place]), *session.close()]
@@ -91,7 +93,6 @@ def test_deepgram_reads_each_channel_of_a_recording(
     ("path", "message"),
     [
         ("/v1/live?sources=A,A", "sources"),
-        ("/v1/live?sources=A,B&translate_to=en", "sources"),
         ("/v1/live?sources=A,B&speakers=auto", "speakers"),
         ("/v1/listen?multichannel=true", "multichannel"),
         ("/v1/listen?multichannel=true&encoding=linear16&channels=2&diarize=true", "multichannel"),

@@ -129,7 +129,7 @@ def test_any_cutting_gives_the_same_events(switching: Switching, seed: int) -> N
 def test_off_detects_once_and_keeps() -> None:
     audio, words, _ = mixed(["de", "en"], 8, 0.2)
     events = listen(session(switching="off"), audio)
-    assert [(c.source, c.target) for c in changes_of(events)] == [(None, "de")]
+    assert [(c.previous, c.target) for c in changes_of(events)] == [(None, "de")]
     assert words_of(events) == words
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,18 @@ import pytest
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
+from sottovoce.models.dims import EXACT
+from sottovoce.options.decoding import DecodingOptions
+from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.streaming.audio_window import AudioWindow
+from sottovoce.streaming.options import StreamOptions
 from sottovoce.text.replacements import Replacements
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.translation.chat import ChatTranslator, Message
 from sottovoce.translation.live_translator import LiveTranslator, SourceText, mark_newest
 from sottovoce.translation.whisper_translate import WhisperTranslator
-from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, SpeechStarted
+from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, SpeechStarted
+from tests.audio.media import wav_bytes
 from tests.translation.server import stand_in, upper
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "de.flac"
@@ -133,97 +139,74 @@ CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 ENGLISH = ["--translate-to", "en"]
 
 
-class Listening:
-    """Stands for a model: notes what it is given to read."""
+@dataclass
+class Limited:
+    """Stands for encoder states: notes the frames that are attended to."""
 
-    def __init__(self) -> None:
-        self.name = "listening"
-        self.backend = SimpleNamespace(own_threads=False)
-        self.can_translate = True
-        self.asked: list[tuple[Samples, str, str]] = []
+    n_content_frames: tuple[int]
+    spans: list[tuple[float, float]]
+    start_s: float
 
-    def transcribe(
-        self, source: Samples, *, language: str, task: str, options: Any, runtime: object = None
-    ) -> Any:
-        self.asked.append((source.copy(), language, task))
-        return SimpleNamespace(text="heard again")
+    def limited(self, start: int, end: int) -> object:
+        self.spans.append((self.start_s + start / 50, self.start_s + end / 50))
+        return self
 
 
-def counting(seconds: float, start_s: float = 0.0) -> Samples:
-    """Samples that tell where they are: the second, over 1000."""
-    first = round(start_s * SAMPLE_RATE)
-    return (np.arange(first, first + round(seconds * SAMPLE_RATE)) / SAMPLE_RATE / 1000).astype(np.float32)
-
-
-def said(start: float, end: float, language: str = "de", *, is_whole: bool = True) -> SourceText:
-    return SourceText(start, end, " so", language, is_whole)
-
-
-@pytest.fixture
-def listening() -> Listening:
-    return Listening()
-
-
-@pytest.fixture
-def translator(listening: Listening) -> WhisperTranslator:
-    return WhisperTranslator(listening)  # type: ignore[arg-type]
-
-
-def test_the_words_audio_alone_is_read_in_its_language(
-    listening: Listening, translator: WhisperTranslator
+@pytest.mark.parametrize(
+    ("windows", "spans"),
+    [
+        ([(0, 4), (0, 9)], [(1.5, 7.5)]),
+        ([(0, 5), (3, 9)], [(1.5, 5.0), (5.0, 7.5)]),
+        ([(0, 8), (4, 20)], [(1.5, 7.5)]),
+        ([(0, 9), (80, 90)], []),
+        ([], []),
+    ],
+)
+def test_an_utterance_is_read_from_windows_that_hold_its_words(
+    model: Model, monkeypatch: pytest.MonkeyPatch, windows: list[tuple[int, int]], spans: list[Any]
 ) -> None:
-    for second in range(8):
-        translator.push(counting(1.0, second))
-    assert translator.translate(said(2.0, 5.0)) == "heard again"
-    ((heard, language, task),) = listening.asked
-    assert (language, task) == ("de", "translate")
-    np.testing.assert_allclose(heard[[0, -1]] * 1000, [1.5, 5.5], atol=1e-3)
-    assert translator.translate(SourceText(5.0, 7.0, " It is so.", "en", True)) == "It is so."
-    assert len(listening.asked) == 1
+    translator = WhisperTranslator(model)
+    attended: list[tuple[float, float]] = []
+    monkeypatch.setattr(WhisperTranslator, "_decoded", lambda *_: "again")
+    for start, end in windows:
+        encoded: Any = Limited(((end - start) * 50,), attended, start)
+        translator.add(AudioWindow(encoded, np.zeros((80, 0), np.float32), start * SAMPLE_RATE))
+    assert translator.translate(SourceText(2.0, 7.0, " so", "de", True)) == " ".join(["again"] * len(spans))
+    np.testing.assert_allclose(attended, spans)
+    assert translator.translate(SourceText(2.0, 7.0, " It is so.", "en", True)) == "It is so."
 
 
-@pytest.mark.parametrize(("is_whole", "start_s"), [(True, 5.0), (False, 4.6)])
-def test_audio_is_kept_until_the_utterance_has_ended(
-    is_whole: bool, start_s: float, listening: Listening, translator: WhisperTranslator
-) -> None:
-    translator.push(counting(8.0))
-    translator.translate(said(2.0, 5.0, is_whole=is_whole))
-    translator.translate(said(5.1, 7.0))
-    assert listening.asked[1][0][0] * 1000 == pytest.approx(start_s, abs=1e-3)
-
-
-def test_audio_of_a_minute_is_kept_and_of_a_long_push_all(
-    listening: Listening, translator: WhisperTranslator
-) -> None:
-    for second in range(100):
-        translator.push(counting(1.0, second))
-    assert translator.translate(said(2.0, 5.0)) == ""
-    assert listening.asked == []
-    translator.push(counting(100.0, 100.0))
-    translator.translate(said(102.0, 105.0))
-    translator.translate(said(192.0, 195.0))
-    assert [len(heard) / SAMPLE_RATE for heard, _, _ in listening.asked] == pytest.approx(
-        [4.0, 4.0], abs=0.01
+def test_english_is_decoded_from_the_states_of_the_transcription(model: Model) -> None:
+    pcm = load_audio(CLIP)
+    translator = WhisperTranslator(model)
+    with model.session("de", vad=False, stream=StreamOptions(encoder=EXACT)) as session:
+        session.on_window(translator.add)
+        (final,) = (event for event in [*session.push(pcm), *session.close()] if isinstance(event, Final))
+    options = TranscribeOptions(
+        decoding=DecodingOptions(without_timestamps=True), condition_on_previous_text=False
     )
+    alone = model.transcribe(pcm, language="de", task="translate", options=options)
+    whole = SourceText(0.0, len(pcm) / SAMPLE_RATE, final.text, "de", is_whole=True)
+    assert translator.translate(whole) == alone.text != ""
 
 
-def test_in_the_library_each_final_has_its_translation(model: Model) -> None:
-    session, translator = model.session("de"), WhisperTranslator(model)
-    live = LiveTranslator(translator)
-    audio = load_audio(str(CLIPS / "de.flac"))
-    finals, translations = [], []
-    for at in range(0, len(audio) + 1, SAMPLE_RATE):
-        piece = audio[at : at + SAMPLE_RATE]
-        translator.push(piece)
-        events = session.push(piece) if len(piece) else []
-        events += session.close() if at + SAMPLE_RATE > len(audio) else []
-        finals += [event for event in events if type(event).__name__ == "Final"]
-        translations += [line for event in events for line in live.take(event) if line.is_final]
-    assert finals
-    assert [(line.utterance, line.start, line.end) for line in translations] == [
-        (line.utterance, line.start, line.end) for line in finals
-    ]
-    assert {line.language for line in translations} == {"en"}
+def test_translations_of_sources_are_those_of_each_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    channels = [load_audio(CLIPS / f"{name}.flac") for name in ("de", "es")]
+    n_samples = max(map(len, channels))
+    channels = [np.pad(each, (0, n_samples - len(each))) for each in channels]
+    (tmp_path / "call.wav").write_bytes(wav_bytes(np.stack(channels)))
+    words = ["-l", "de,es", "--no-vad", *ENGLISH]
+    both = events_of(capsys, str(tmp_path / "call.wav"), "--sources", "Ada,Ben", *words)
+    for name, samples in zip(("Ada", "Ben"), channels, strict=True):
+        (tmp_path / "alone.wav").write_bytes(wav_bytes(samples[None]))
+        alone = events_of(capsys, str(tmp_path / "alone.wav"), *words)
+        texts = [
+            [each["text"] for each in events if each["type"] == "translation" and each.get("source") == of]
+            for events, of in ((both, name), (alone, None))
+        ]
+        assert texts[0] == texts[1] != []
 
 
 def events_of(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:

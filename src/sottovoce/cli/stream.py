@@ -157,7 +157,7 @@ EXAMPLES = (
 @click.command(
     cls=SectionedCommand,
     sections=SECTIONS,
-    exclusive={"realtime": ("unaware",), "sources": ("speakers", "translate_to")},
+    exclusive={"realtime": ("unaware",), "sources": ("speakers",)},
     usual=USUAL,
     examples=EXAMPLES,
 )
@@ -192,15 +192,14 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
         options = from_values(ModelOptions, given)
         say_on_terminal(f"loading {options.model or 'the model'} …")
         model = open_model(options, fusion)
-        translator, pieces = live_translator(translation, model, pieces)
-        if translator is not None:
-            translator.filters = from_values(TextOptions, given).text_filters
         final_model = flags.final_model and open_model(replace(options, model=flags.final_model))
         session = open_session(
             model, given, flags, fusion, speakers, final_model=final_model or None, sources=list(sources)
         )
+        translator = live_translator(translation, model, session)
         show: Show = write_lines if flags.jsonl else stack.enter_context(LiveView()).show
         if translator is not None:
+            translator.filters = from_values(TextOptions, given).text_filters
             show = TranslatedView(translator, None if flags.jsonl else show)
         emitted = EmittedWords()
         if output:
@@ -627,7 +626,7 @@ class LiveView:
                 self._live.update(self._growing())
             spoken = Text(spoken_text(event), self._colours[event.language])
             self._console.print(Text.assemble((tag, "dim"), spoken), soft_wrap=True)
-        elif isinstance(event, LanguageChanged) and event.source is not None:
+        elif isinstance(event, LanguageChanged) and event.previous is not None:
             self._unstable.pop(event.source, None)
 
 
@@ -640,16 +639,17 @@ def spoken_text(event: Final) -> str:
 
 
 def live_translator(
-    translation: Translation | None, model: Recogniser, pieces: Iterator[Samples]
-) -> tuple[LiveTranslator | None, Iterator[Samples]]:
+    translation: Translation | None, model: Recogniser, session: LiveSession | SourcesSession
+) -> LiveTranslator | None:
     if translation is None:
-        return None, pieces
+        return None
     if translation.translator is not None:
-        return LiveTranslator(translation.translator), pieces
+        return LiveTranslator(translation.translator)
     from sottovoce.translation.whisper_translate import N_NEW_WORDS, WhisperTranslator
 
     translator = WhisperTranslator(model)
-    return LiveTranslator(translator, N_NEW_WORDS), translator.tee(pieces)
+    session.on_window(translator.add)
+    return LiveTranslator(translator, N_NEW_WORDS)
 
 
 @dataclass(slots=True)
@@ -681,4 +681,5 @@ class TranslatedView:
         elif isinstance(event, Final) and translation.text != event.text.strip():
             # Else the speech is in the target language.
             times = f"[{translation.language} {translation.start:7.2f}-{translation.end:7.2f}]"
-            click.echo(f"{times} {translation.text}")
+            source = "" if translation.source is None else f"{translation.source}: "
+            click.echo(f"{times} {source}{translation.text}")

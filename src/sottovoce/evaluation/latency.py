@@ -203,10 +203,10 @@ def run_live(
                 if event.is_read:
                     least = min(word.probability for word in event.committed or ())
                     readings.append((least, plain(event.text) != plain(event.committed_text)))
-            elif isinstance(event, LanguageChanged) and event.source is None:
+            elif isinstance(event, LanguageChanged) and event.previous is None:
                 first = event.target
             elif isinstance(event, LanguageChanged):
-                switches.append(FoundSwitch(event.at, event.confirmed_at, event.source or "", event.target))
+                switches.append(FoundSwitch(event.at, event.confirmed_at, event.previous or "", event.target))
     return LiveRun(
         words=tuple(word for word, _, _ in words),
         delays_s=tuple(delay for _, delay, _ in words),

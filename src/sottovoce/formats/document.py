@@ -217,7 +217,7 @@ def _document(event: Event) -> dict[str, Json]:
     if isinstance(event, LanguageChanged):
         return {
             **_line("language", event.at, event.at, event.confirmed_at, language=event.target),
-            "from": event.source,
+            "from": event.previous,
             "to": event.target,
             "at": seconds(event.at),
             "confirmed_at": seconds(event.confirmed_at),

@@ -53,6 +53,10 @@ class EncoderOutput(ABC):
         """Return these windows with other numbers of frames of audio."""
 
     @abstractmethod
+    def limited(self, start: int, end: int) -> EncoderOutput:
+        """Return a window of whose audio only frames [start, end) are attended to, and all of its padding."""
+
+    @abstractmethod
     def states_on_host(self) -> Floats:
         """Return the states (B, n_frames, d)."""
 

@@ -119,6 +119,13 @@ class EncodedWindows(EncoderOutput, Generic[Array, Pair]):
     def with_content(self: Encoded, n_content_frames: tuple[int, ...]) -> Encoded:
         return replace(self, n_content_frames=n_content_frames)
 
+    def limited(self: Encoded, start: int, end: int) -> Encoded:
+        (n_content,) = self.n_content_frames
+        weights = self.filled((1, self.n_frames), 0.0) if self.log_weights is None else self.log_weights
+        parts = [self.filled((1, start), -np.inf), weights[:, start:end]]
+        parts += [self.filled((1, n_content - end), -np.inf), weights[:, n_content:]]
+        return replace(self, log_weights=self.concatenated(parts, axis=1))
+
     @classmethod
     def checked(cls: type[Encoded], encoded: EncoderOutput) -> Encoded:
         """Return windows of this runtime.

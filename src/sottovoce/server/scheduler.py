@@ -35,6 +35,7 @@ from sottovoce.server.errors import RETRY_S, ApiError, too_many_requests
 from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
+from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.live_session import LiveSession
 from sottovoce.streaming.sources import SourcesSession
 from sottovoce.text.filters import TextFilter
@@ -303,6 +304,7 @@ class SessionHandle:
         self._session: AnySession | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
+        self._translator: QueuedTranslator | None = None
         self._n_processed = 0
         self._start_sample = 0
         self._opened_s = time.monotonic()
@@ -399,8 +401,10 @@ class SessionHandle:
         return events
 
     def translator(self) -> QueuedTranslator:
+        """Return the translator of this session into English. Raises: OptionError."""
         caller = self._worker.runtime.caller()
-        return QueuedTranslator(self._model, caller, worker=self._worker, caller=caller)
+        self._translator = QueuedTranslator(self._model, caller, worker=self._worker, caller=caller)
+        return self._translator
 
     def reset(self) -> None:
         """Drop the session, and the audio before the next command."""
@@ -505,7 +509,13 @@ class SessionHandle:
             final_runtime=(final.worker if final else self._worker).runtime.caller(Priority.FILE),
         )
         session.on_finals(self._call_on_finals)
+        session.on_window(self._add_window)
         return session
+
+    def _add_window(self, window: AudioWindow, source: str | None = None) -> None:
+        if self._translator is not None:
+            start_sample = self._start_sample + window.start_sample
+            self._translator.add(replace(window, start_sample=start_sample), source)
 
     def _call_on_finals(self) -> None:
         if self.on_finals is not None:

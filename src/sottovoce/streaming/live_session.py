@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
+    from sottovoce.streaming.audio_window import AudioWindow
+
 
 class UtteranceNumbers:
     """Numbers the utterances of events from 1; an utterance ends with its final."""
@@ -296,6 +298,7 @@ class LiveSession(ABC):
         self._second_pass = second_pass
         self._failure: Exception | None = None
         self._closed = False
+        self._add_window: Callable[[AudioWindow], None] = lambda window: None
         self._seq = itertools.count()
 
     def __enter__(self) -> Self:
@@ -383,6 +386,13 @@ class LiveSession(ABC):
         """Call a function, in any thread, whenever `finals` may return one."""
         if self._second_pass is not None:
             self._second_pass.notify = notify
+
+    def on_window(self, add: Callable[[AudioWindow], None]) -> None:
+        """Call a function, in the thread of `push`, with each window of encoder states that is decoded.
+
+        A CTC network has none.
+        """
+        self._add_window = add
 
     def discard(self) -> None:
         """Stop the second pass of a session whose further events are not needed."""

@@ -148,6 +148,7 @@ class Session(LiveSession):
             self._builder(self._tracker.language),
             lambda words, language: self._events.emit_words(words, language, self._schedule.now_s),
             options=stream,
+            on_window=lambda window: self._add_window(window),
             retry_after_s=RETRY_AFTER_S if self._schedule.has_vad else math.inf,
             reads_ahead=self._options.captions == "revisable",
         )

@@ -17,6 +17,8 @@ from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial,
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from sottovoce.streaming.audio_window import AudioWindow
+
 
 class SourcesSession:
     """Sessions of sources that share a clock; their events leave in the order of their times.
@@ -88,6 +90,11 @@ class SourcesSession:
     def on_finals(self, notify: Callable[[], None]) -> None:
         for session in self._sessions:
             session.on_finals(notify)
+
+    def on_window(self, add: Callable[[AudioWindow, str | None], None]) -> None:
+        """Call a function with each window that is decoded, and the name of its source."""
+        for source, session in zip(self.sources, self._sessions, strict=True):
+            session.on_window(lambda window, source=source: add(window, source))
 
     def discard(self) -> None:
         for session in self._sessions:

@@ -328,8 +328,8 @@ REST_OF_WORD_S = 0.3
 class UtteranceDecoder:
     """Decodes an utterance, in one language at a time; what calls the model are `Steps` of a request.
 
-    on_words: called with committed words and their language. retry_after_s: see `RETRY_AFTER_S`. reads_ahead:
-    decode the uncommitted words too, greedily.
+    on_words: called with committed words and their language. on_window: called with each decoded window.
+    retry_after_s: see `RETRY_AFTER_S`. reads_ahead: decode the uncommitted words too, greedily.
     """
 
     utterance: LiveUtterance
@@ -337,6 +337,7 @@ class UtteranceDecoder:
     builder: WordBuilder
     on_words: Callable[[Sequence[Word], str], None]
     options: StreamOptions
+    on_window: Callable[[AudioWindow], None]
     retry_after_s: float = RETRY_AFTER_S
     reads_ahead: bool = False
 
@@ -439,6 +440,7 @@ class UtteranceDecoder:
         greedy: bool = False,
         final: bool = False,
     ) -> Steps[None]:
+        self.on_window(window)
         after_s = self.utterance.committed.until_s
         rules = self.policy.stop_rules(
             window.end_s - after_s,

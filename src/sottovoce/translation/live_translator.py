@@ -56,7 +56,7 @@ N_NEW_WORDS = 3
 class SourceText:
     """Text of an utterance, with its seconds of the stream.
 
-    is_whole: the utterance has ended.
+    is_whole: the utterance has ended. source: of the live sources that spoke; None: there is one.
     """
 
     start: float
@@ -64,6 +64,7 @@ class SourceText:
     text: str
     language: str
     is_whole: bool
+    source: str | None = None
 
 
 class LiveTranslatorBackend(Protocol):
@@ -92,10 +93,12 @@ class LiveTranslation:
     emission_time: float
     utterance: int | None
     is_final: bool
+    source: str | None = None
 
     @property
     def document(self) -> dict[str, Json]:
         """The event `translation`, as values for JSON."""
+        source: dict[str, Json] = {} if self.source is None else {"source": self.source}
         return {
             "type": "translation",
             **span_document(self.start, self.end),
@@ -105,12 +108,25 @@ class LiveTranslation:
             "emission_time": seconds(self.emission_time),
             "utterance": self.utterance,
             "final": self.is_final,
+            **source,
         }
 
 
 @dataclass(slots=True)
+class _Utterance:
+    """A growing utterance, and what was translated of it."""
+
+    number: int | None
+    start: float
+    text: str = ""
+    n_translated: int = 0
+    last: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
 class LiveTranslator:
-    """Translates the events of one session.
+    """Translates the events of one session, of several sources too.
 
     n_new_words: new words before an utterance is translated again. filters: of translations.
     """
@@ -118,12 +134,8 @@ class LiveTranslator:
     translator: LiveTranslatorBackend
     n_new_words: int = N_NEW_WORDS
     filters: Sequence[TextFilter] = ()
-    _utterance: int | None = field(default=None, init=False)
-    _text: str = field(default="", init=False)
-    _n_translated: int = field(default=0, init=False)
-    _last: tuple[str, ...] = field(default=(), init=False)
-    _shown: tuple[str, ...] = field(default=(), init=False)
-    _start: float = field(default=0.0, init=False)
+    _open: dict[str | None, _Utterance] = field(default_factory=dict, init=False)
+    """By source."""
 
     def take(self, event: Event, *, is_newest: bool = True) -> Iterator[LiveTranslation]:
         """Process an event; yield the translations to show.
@@ -132,52 +144,50 @@ class LiveTranslator:
         Raises: TranslationError; the session may continue.
         """
         if isinstance(event, Partial):
-            if event.utterance != self._utterance:
-                self._begin()
-                self._utterance = event.utterance
-            yield from self._translate_partial(event, is_newest=is_newest)
+            utterance = self._open.get(event.source)
+            if utterance is None or utterance.number != event.utterance:
+                utterance = self._open[event.source] = _Utterance(event.utterance, event.start)
+            yield from self._translate_partial(event, utterance, is_newest=is_newest)
         elif isinstance(event, Final):
-            if event.utterance == self._utterance:  # that of a second pass may come in the next utterance
-                self._begin()
+            utterance = self._open.get(event.source)
+            if utterance is not None and utterance.number == event.utterance:
+                del self._open[event.source]  # that of a second pass may come in the next utterance
             if event.text.strip():
-                source = SourceText(event.start, event.end, event.text, event.language, is_whole=True)
-                yield self._translation(event, event.start, self._translated(source), is_final=True)
+                text = self._translated(event, event.start, event.text, is_whole=True)
+                yield self._translation(event, event.start, text, is_final=True)
 
-    def _translated(self, source: SourceText) -> str:
+    def _translated(self, event: Partial | Final, start: float, text: str, *, is_whole: bool) -> str:
+        source = SourceText(start, event.end, text, event.language, is_whole, event.source)
         return filtered(self.translator.translate(source), self.filters, self.translator.target)
 
-    def _begin(self) -> None:
-        self._text, self._n_translated, self._last, self._shown = "", 0, (), ()
-
-    def _translate_partial(self, event: Partial, *, is_newest: bool) -> Iterator[LiveTranslation]:
-        if not self._text:
-            self._start = event.start
-        self._text += event.text
-        n_words = len(self._text.split())
-        if not is_newest or n_words - self._n_translated < self.n_new_words:
+    def _translate_partial(
+        self, event: Partial, utterance: _Utterance, *, is_newest: bool
+    ) -> Iterator[LiveTranslation]:
+        utterance.text += event.text
+        n_words = len(utterance.text.split())
+        if not is_newest or n_words - utterance.n_translated < self.n_new_words:
             return
-        self._n_translated = n_words
-        source = SourceText(self._start, event.end, self._text, event.language, is_whole=False)
-        now = tuple(self._translated(source).split())
-        agreed = common_beginning(self._last, now)
-        self._last = now
-        if len(agreed) > len(self._shown) and agreed[: len(self._shown)] == self._shown:
-            new = agreed[len(self._shown) :]
-            self._shown = agreed
-            yield self._translation(event, self._start, " ".join(new), is_final=False)
+        utterance.n_translated = n_words
+        text = self._translated(event, utterance.start, utterance.text, is_whole=False)
+        now, shown = tuple(text.split()), utterance.shown
+        agreed = common_beginning(utterance.last, now)
+        utterance.last = now
+        if len(agreed) > len(shown) and agreed[: len(shown)] == shown:
+            utterance.shown = agreed
+            yield self._translation(event, utterance.start, " ".join(agreed[len(shown) :]), is_final=False)
 
     def _translation(
         self, event: Partial | Final, start: float, text: str, *, is_final: bool
     ) -> LiveTranslation:
-        target = self.translator.target
-        return LiveTranslation(start, event.end, text, target, event.emission_time, event.utterance, is_final)
+        target, at_s = self.translator.target, event.emission_time
+        return LiveTranslation(start, event.end, text, target, at_s, event.utterance, is_final, event.source)
 
 
 def mark_newest(events: Sequence[Event]) -> Iterator[tuple[Event, bool]]:
     """Pair simultaneous events with whether they are the newest of their utterance."""
-    last = max((i for i, event in enumerate(events) if isinstance(event, Partial | Final)), default=0)
+    last = {event.source: i for i, event in enumerate(events) if isinstance(event, Partial | Final)}
     for i, event in enumerate(events):
-        yield event, isinstance(event, Final) or i >= last
+        yield event, isinstance(event, Final) or i >= last.get(event.source, 0)
 
 
 def common_beginning(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:

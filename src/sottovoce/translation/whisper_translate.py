@@ -1,32 +1,24 @@
-"""Translation into English by Whisper, of files and live utterances."""
+"""Translation into English by Whisper of live speech, from the encoder states of the transcription."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from sottovoce.audio.samples import AudioBuffer, PushedAudio
 from sottovoce.errors import OptionError
+from sottovoce.models.backend import EncoderOutput
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
-from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import Recogniser
-from sottovoce.runtime.calls import Runtime
+from sottovoce.runtime.calls import Runtime, decode_with_fallback
+from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.translation.live_translator import SourceText
-from sottovoce.types import SAMPLE_RATE, Samples
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 TARGET = "en"
 N_NEW_WORDS = 4
-"""New words before an utterance is decoded again, which costs a window."""
+"""New words before an utterance is decoded again."""
 HELD_S = 60.0
-"""Audio that is kept; a final covers about 30 s."""
+"""Encoder states that are kept, as finals of a second pass come later; a final covers about 30 s."""
 AROUND_S = 0.5
 """Audio around the words, whose ends are estimated too early."""
 LEAST_TOKENS, TOKENS_A_SECOND = 16, 10
@@ -44,17 +36,19 @@ def require_multilingual(model: Recogniser) -> None:
 
 @dataclass(slots=True)
 class WhisperTranslator:
-    """Translates live speech into English by decoding each utterance again.
+    """Translates live speech into English by decoding the windows of its session a second time.
 
-    Call `push` with all samples before the session gets them; `translate` may run in another thread. runtime:
-    None uses the model's own backend.
+    Give `add` to `on_window` of the session; `translate` may run in another thread. runtime: None uses the
+    model's own.
     Raises: OptionError for a model that cannot translate.
     """
 
     model: Recogniser
     runtime: Runtime | None = None
-    _pushed: PushedAudio = field(default_factory=PushedAudio, init=False)
-    _audio: AudioBuffer = field(default_factory=AudioBuffer, init=False)
+    _windows: dict[str | None, list[AudioWindow]] = field(default_factory=dict, init=False)
+    """By source, in the order of their starts."""
+    _until_s: dict[str | None, float] = field(default_factory=dict, init=False)
+    """By source, the end of the last utterance that was translated."""
     _lock: Lock = field(default_factory=Lock, init=False)
 
     def __post_init__(self) -> None:
@@ -64,73 +58,65 @@ class WhisperTranslator:
     def target(self) -> str:
         return TARGET
 
-    def push(
-        self,
-        pcm: npt.NDArray[np.generic] | Tensor,
-        *,
-        sample_rate: int = SAMPLE_RATE,
-        worked_s: float | None = None,
-    ) -> None:
-        """Append samples as `Session.push` takes them.
-
-        worked_s: seconds that the session has processed (None: all); audio more than a minute older is
-        dropped.
-        Raises: AudioError.
-        """
+    def add(self, window: AudioWindow, source: str | None = None) -> None:
+        """Keep a window of a session, or of one of its sources, in place of an earlier one that has grown."""
         with self._lock:
-            worked = self._audio.end if worked_s is None else round(worked_s * SAMPLE_RATE)
-            self._audio.drop_before(worked - round(HELD_S * SAMPLE_RATE))
-            self._audio.append(self._pushed.push(pcm, sample_rate))
-
-    def tee(self, pieces: Iterator[Samples]) -> Iterator[Samples]:
-        for piece in pieces:
-            self.push(piece)
-            yield piece
+            windows = self._windows.setdefault(source, [])
+            if windows and windows[-1].start_sample == window.start_sample:
+                windows.pop()
+            windows.append(window)
+            while windows[0].end_s < window.end_s - HELD_S:
+                windows.pop(0)
 
     def translate(self, source: SourceText) -> str:
-        """Translate the audio of an utterance, and drop it when finished.
+        """Translate the audio of an utterance, and forget windows that end with it when it is whole.
 
         Raises: the errors of the model.
         """
         if not source.text.strip() or source.language == TARGET:
-            text = " ".join(source.text.split())
-        else:
-            text = self._decode(source)
+            return " ".join(source.text.split())
+        texts = [self._decoded(encoded, source) for encoded in self._spoken(source)]
         if source.is_whole:
+            self._until_s[source.source] = source.end
             with self._lock:
-                self._audio.drop_before(round(source.end * SAMPLE_RATE))
-        return text
+                windows = self._windows.get(source.source, [])
+                windows[:] = [each for each in windows if each.end_s > source.end + AROUND_S]
+        return " ".join(text for text in texts if text)
 
-    def _decode(self, source: SourceText) -> str:
-        pcm = self._between(source.start - AROUND_S, source.end + AROUND_S)
-        if not len(pcm):
-            return ""
-        transcription = self.model.transcribe(
-            pcm,
-            language=source.language,
-            task="translate",
-            options=live_options(len(pcm) / SAMPLE_RATE, is_whole=source.is_whole),
-            runtime=self.runtime,
-        )
-        return transcription.text
-
-    def _between(self, start_s: float, end_s: float) -> Samples:
+    def _spoken(self, source: SourceText) -> Iterator[EncoderOutput]:
+        """Yield the encoder states of an utterance: of a window that has all of it, or of several."""
+        start_s = max(source.start - AROUND_S, self._until_s.get(source.source, 0.0))
+        end_s = source.end + AROUND_S
         with self._lock:
-            start, end = (
-                min(max(round(at_s * SAMPLE_RATE), self._audio.start), self._audio.end)
-                for at_s in (start_s, end_s)
-            )
-            return self._audio.view(start, end)
+            windows = [*self._windows.get(source.source, ())]
+        whole = [each for each in windows if each.start_s <= source.start and source.end <= each.end_s]
+        for window in whole[-1:] or windows:
+            start, end = window.frame(start_s), window.frame(end_s)
+            if start < end:
+                yield window.encoded.limited(start, end)
+                start_s = window.seconds(end)
+
+    def _decoded(self, encoded: EncoderOutput, source: SourceText) -> str:
+        runtime, tokenizer = self.runtime or self.model.runtime, self.model.tokenizer
+        assert tokenizer is not None
+        decoding, fallback = live_options(source)
+        (attempt,) = runtime.run(
+            decode_with_fallback(runtime.backend, tokenizer, encoded, [decoding], fallback)
+        )
+        return "" if fallback.repeats(attempt.result) else attempt.result.text
 
 
-def live_options(duration_s: float, *, is_whole: bool) -> TranscribeOptions:
-    return TranscribeOptions(
-        decoding=DecodingOptions(
+def live_options(source: SourceText) -> tuple[DecodingOptions, FallbackOptions]:
+    return (
+        DecodingOptions(
+            task="translate",
+            language=source.language,
             without_timestamps=True,
-            sample_len=LEAST_TOKENS + round(TOKENS_A_SECOND * min(duration_s, 20.0)),
+            sample_len=LEAST_TOKENS + round(TOKENS_A_SECOND * min(source.end - source.start, 20.0)),
         ),
-        fallback=FallbackOptions(
-            temperatures=(0.0, 0.4) if is_whole else (0.0,), logprob_threshold=None, no_speech_threshold=None
+        FallbackOptions(
+            temperatures=(0.0, 0.4) if source.is_whole else (0.0,),
+            logprob_threshold=None,
+            no_speech_threshold=None,
         ),
-        condition_on_previous_text=False,
     )

@@ -24,15 +24,15 @@ from sottovoce.server import fields
 from sottovoce.server.api import Api, SocketRoute
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, logged_api_error
 from sottovoce.server.fields import LIVE_REQUEST, MODEL
-from sottovoce.server.live import PcmReader, WebSocketConnection, require_valid
-from sottovoce.server.scheduler import QueuedTranslator, SessionHandle
+from sottovoce.server.live import PcmReader, WebSocketConnection
+from sottovoce.server.scheduler import SessionHandle
 from sottovoce.server.services import Services, key_of, services_of
 from sottovoce.server.settings import TranslationSettings
 from sottovoce.text.languages import language_codes
 from sottovoce.translation.chat import ChatTranslator
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
 from sottovoce.translation.whisper_translate import N_NEW_WORDS, TARGET
-from sottovoce.types import SAMPLE_RATE, Event, Final, Floats, Partial, Samples
+from sottovoce.types import SAMPLE_RATE, Event, Final, Floats, Partial
 
 SUBPROTOCOL = "sottovoce"
 MAX_NAME = 50
@@ -119,12 +119,6 @@ class SottovoceConnection(WebSocketConnection):
         if self.is_open and state != self._reported:
             self._reported = state
             await self.send({"type": "status", "received": state[0], "behind_s": behind_s})
-
-    async def queue_audio(self, samples: Samples) -> None:
-        require_valid(samples)
-        if self._translator is not None:
-            self._translator.add_audio(samples, self.processed_s)
-        await super().queue_audio(samples)
 
     async def on_message(self, message: bytes | str) -> None:
         if isinstance(message, bytes):
@@ -250,8 +244,6 @@ def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> Sess
     request = replace(request, options=changed(request.options, values), **fixed)
     if request.translate_to and request.options.decoding.task == "translate":
         raise invalid_value("translate_to", "the task transcribe", "translate")
-    if request.sources and request.translate_to:
-        raise invalid_value("sources", "no translate_to beside them", fields.quoted(request.translate_to))
     with invalid_options("sources"):
         check_speaker_names(request.sources, None)
     request.reader()
@@ -279,29 +271,21 @@ def session_translator(
     if translation is not None:
         translator = ChatTranslator(translation.chat, target, translation.glossary)
         return SessionTranslator(LiveTranslator(translator, filters=session.text_filters), request_id)
-    queued = session.translator()
-    live = LiveTranslator(queued, N_NEW_WORDS, session.text_filters)
-    return SessionTranslator(live, request_id, queued)
+    live = LiveTranslator(session.translator(), N_NEW_WORDS, session.text_filters)
+    return SessionTranslator(live, request_id)
 
 
 class SessionTranslator:
-    """Translations of one session. own: gets the audio too, if the model itself translates."""
+    """Translations of one session."""
 
-    def __init__(
-        self, translator: LiveTranslator, request_id: str, queued: QueuedTranslator | None = None
-    ) -> None:
+    def __init__(self, translator: LiveTranslator, request_id: str) -> None:
         self._translator = translator
         self._request_id = request_id
-        self._queued = queued
         self._waiting: list[Event] = []
         self._came = anyio.Event()
         self._is_done = anyio.Event()
         self._is_done.set()
         self._one_thread = anyio.CapacityLimiter(1)
-
-    def add_audio(self, samples: Samples, worked_s: float) -> None:
-        if self._queued is not None:
-            self._queued.push(samples, worked_s=worked_s)
 
     def take(self, events: Sequence[Event]) -> None:
         if any(isinstance(event, Partial | Final) for event in events):
