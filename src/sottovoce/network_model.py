@@ -294,12 +294,12 @@ def ctc_model(
             raise OptionError(
                 f"{network}: expected no labels, blank, frame_s, chunk_s or logits, which its files have"
             )
-        made = read_network(str(network))
+        acoustic = read_network(str(network))
     elif labels is None or frame_s is None:
         raise OptionError("ctc_model: expected labels and frame_s with a function, got none")
     else:
         listed = labels_of(labels)
         listed = listed if blank is None else LabelList(listed.names, blank)
-        made = function_network(network, listed, frame_s=frame_s, chunk_s=chunk_s, logits=logits)
+        acoustic = function_network(network, listed, frame_s=frame_s, chunk_s=chunk_s, logits=logits)
     chosen = {"longest_s": longest_s, "context_s": context_s, "language": language}
-    return CtcModel(replace(made, **_given(chosen)))
+    return CtcModel(replace(acoustic, **_given(chosen)))

@@ -189,13 +189,6 @@ def number(**bounds: float) -> Parsed:
     return number_in_range(Option("", kind="number", **bounds))  # type: ignore[arg-type]
 
 
-def test_ranges() -> None:
-    assert number(least=0, most=1).convert("1", None, None) == 1.0
-    for kind, text in [(number(least=0), "-0.1"), (number(most=1), "1.1"), (number(above=0), "0")]:
-        with pytest.raises(click.BadParameter):
-            kind.convert(text, None, None)
-
-
 def test_whole_numbers() -> None:
     assert read_list("integers", "--x", "-1, 50") == (-1, 50)
     assert read_list("integers", "--x", "") == ()

@@ -41,36 +41,6 @@ def sentences(model: NgramModel | KenlmModel, words: list[list[str]]) -> np.ndar
     return (total + model.finish(states)) / LN10
 
 
-def test_hand_computed_scores(small: Path) -> None:
-    model = NgramModel.load(small)
-    # <s> a: -0.4; <s> a b: -0.15; a b </s>: -0.3
-    assert float(sentences(model, [["a", "b"]])[0]) == pytest.approx(-0.85)
-    # b after <s>: back off -0.3, unigram -0.8; b </s>: -0.2
-    assert float(sentences(model, [["b"]])[0]) == pytest.approx(-1.3)
-    # unknown after <s>: -0.3 - 1.0; </s> after <unk>: -0.5 - 0.9
-    assert float(sentences(model, [["zebra"]])[0]) == pytest.approx(-2.7)
-
-
-def test_all_tokens_at_once_equal_one_by_one(small: Path) -> None:
-    model = NgramModel.load(small)
-    states = model.start(1)
-    for word in ("a", "b", "a", "a", "b"):
-        rows, same = model.score(states)
-        assert np.array_equal(same, states)
-        for token in range(model.n_tokens):
-            score, _ = model.score(states, np.array([token]))
-            assert float(rows[0, token]) == pytest.approx(float(score[0]))
-        states = model.score(states, np.array(model.ids([word])))[1]
-
-
-def test_gzip_and_windows_line_ends_make_no_difference(small: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.arpa.gz"
-    other.write_bytes(gzip.compress(SMALL.replace("\n", "\r\n").encode()))
-    ours, theirs = NgramModel.load(small), NgramModel.load(other)
-    text = [["a", "b", "b", "a"]]
-    assert np.array_equal(sentences(ours, text), sentences(theirs, text))
-
-
 def test_words_are_looked_up_as_they_are_written(small: Path) -> None:
     model = NgramModel.load(small)
     assert model.ids(["a", "A", "b"]) == [model.vocabulary["a"], model.unknown, model.vocabulary["b"]]
@@ -202,46 +172,6 @@ def random_sentences(path: Path, n: int, length: int) -> list[list[str]]:
             sentence += ["unheardof"] if pick > 0.95 else []
         result.append(sentence[:length])
     return result
-
-
-def pruned_arpa(seed: int) -> str:
-    """A random model of order 4 that lacks some n-grams which longer ones end with, as SRILM prunes them."""
-    chooser = random.Random(seed)
-    words = ["<s>", "</s>", "<unk>", *"abcdefg"]
-    longest = [(*chooser.choices(words[3:], k=3), chooser.choice([*words[3:], "</s>"])) for _ in range(60)]
-    longest += [("<s>", *chooser.choices(words[3:], k=3)) for _ in range(20)]
-    spans = {row[i:j] for row in longest for i in range(4) for j in range(i + 2, 5)}
-    contexts = {row[:-1] for row in spans}
-    kept = [row for row in sorted(spans) if len(row) == 4 or row in contexts or chooser.random() < 0.7]
-    orders = [[(word,) for word in words], *([row for row in kept if len(row) == n] for n in (2, 3, 4))]
-    lines = ["\\data\\", *(f"ngram {n}={len(rows)}" for n, rows in enumerate(orders, start=1))]
-    for n, rows in enumerate(orders, start=1):
-        lines += ["", f"\\{n}-grams:"]
-        for row in rows:
-            backoff = f"\t{chooser.uniform(-0.6, 0):.4f}" if n < 4 and row[-1] != "</s>" else ""
-            lines.append(f"{chooser.uniform(-2.5, -0.1):.4f}\t{' '.join(row)}{backoff}")
-    return "\n".join([*lines, "", "\\end\\", ""])
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("seed", range(3))
-def test_pruned_models_score_as_in_kenlm(seed: int, tmp_path: Path, reference: Reference) -> None:
-    path = tmp_path / "pruned.arpa"
-    path.write_text(pruned_arpa(seed))
-    text = random_sentences(path, 500, 9)
-    theirs = np.array(reference(lambda: scores_of_kenlm(path, text)))
-    assert np.abs(sentences(NgramModel.load(path), text) - theirs).max() < 1e-4
-
-
-def test_a_missing_context_backs_off(tmp_path: Path) -> None:
-    path = tmp_path / "pruned.arpa"
-    path.write_text(SMALL.replace("-0.7\ta b\t-0.25", "-0.7\tb b\t-0.25"))
-    model = NgramModel.load(path)
-    # <s> a: -0.4; <s> a b: -0.15; a b </s> is there although a b is not: -0.3
-    assert float(sentences(model, [["a", "b"]])[0]) == pytest.approx(-0.85)
-    # a after a: -0.35; b after it by its unigram and the back-off of a a, and that of a: 0.1 - 0.2 - 0.8
-    result = sentences(model, [["a", "a", "b"]])
-    assert float(result[0]) == pytest.approx(-0.4 - 0.1 - 0.35 + 0.1 - 0.2 - 0.8 - 0.3)
 
 
 @pytest.mark.reference

@@ -438,12 +438,6 @@ def test_health_and_metrics_tell_of_every_engine(nano: Model) -> None:
         assert f'sottovoce_engine_updates{{engine="{number}",model="nano"}} 0.0' in lines
 
 
-@pytest.mark.parametrize("wrong", [{"engines": 0}, {"threads": 0}, {"longest_interval_s": 0.7}])
-def test_work_out_of_range(wrong: dict[str, Any]) -> None:
-    with pytest.raises(OptionError, match="expected"):
-        Work(**wrong)
-
-
 @pytest.fixture
 def worker() -> Iterator[Worker]:
     with working() as created:

@@ -39,13 +39,13 @@ def _watched(
     reported: dict[Path, tuple[int, int]] = {}
     is_listed = False
     for changed in changes:
-        found = [Path(path) for _, path in changed]
+        paths = [Path(path) for _, path in changed]
         # Listed after the watch has begun, so that no recording falls between.
-        if not is_listed or any(path.is_dir() and path.name[0] != "." for path in found):
-            found += [Path(item.path) for item in recordings_in(folder)]
+        if not is_listed or any(path.is_dir() and path.name[0] != "." for path in paths):
+            paths += [Path(item.path) for item in recordings_in(folder)]
             is_listed = True
         now_s = time.monotonic()
-        for path in found:
+        for path in paths:
             if is_recording(path.relative_to(folder.absolute())):
                 waiting.setdefault(path, (None, now_s))
         ready = []

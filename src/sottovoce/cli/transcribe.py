@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -277,9 +277,14 @@ class Models:
 
     given: Values
 
+    @property
+    def load(self) -> Callable[[], Recogniser]:
+        options = from_values(ModelOptions, self.given), from_values(FusionOptions, self.given)
+        return partial(open_model, *options)
+
     @cached_property
     def first(self) -> Recogniser:
-        return open_model(from_values(ModelOptions, self.given), from_values(FusionOptions, self.given))
+        return self.load()
 
     @cached_property
     def second(self) -> SecondModel | None:
@@ -454,34 +459,30 @@ def _line(row: Mapping[str, object]) -> str:
 class TranscribeRun:
     """State shared by all files of a call."""
 
-    model: Recogniser
-    loaded: ModelOptions
+    models: Models
     options: TranscribeOptions
     files: FileOptions
-    fusion: FusionOptions
-    second: SecondModel | None
     documents: Documents
     progress: Progress
     invocation: Invocation
     translation: Translation | None
     rules: Sequence[Rule]
     headers: Mapping[str, AudioInfo | None]
-    given: Values
-    speakers: Mapping[str, str]
+    inputs: Inputs
     starts_s: Sequence[float]
 
     def part_header(self, name: str) -> PartHeader | None:
         """Return the header that a part file must match; None if the input cannot be resumed."""
-        if self.files.processors > 1 or self.speakers or not os.path.isfile(name):
+        if self.files.processors > 1 or self.inputs.speakers or not os.path.isfile(name):
             return None
         from importlib.metadata import version
 
         about = os.stat(name)
-        named = {option: _with_files(self.given[option]) for option in READ_WITH}
+        named = {option: _with_files(self.models.given[option]) for option in READ_WITH}
         return {
             "format": FORMAT,
             "version": version("sottovoce"),
-            "model": self.model.name,
+            "model": self.models.first.name,
             "options": f"{named!r} {self.options!r}",
             "size_bytes": about.st_size,
             "changed_ns": about.st_mtime_ns,
@@ -506,7 +507,6 @@ def transcribe_files(
 
     invocation, given, names = invocation_of(context), models.given, given_inputs.names
     files, fusion = from_values(FileOptions, given), from_values(FusionOptions, given)
-    loaded = from_values(ModelOptions, given)
     fusion.check(given["beam_size"], options.fallback.temperatures)
     if files.processors > 1 and "-" in names:
         raise OptionError("--processors: expected a file, which every process reads, got standard input")
@@ -561,20 +561,16 @@ def transcribe_files(
     model = models.first
     beam_size = given["beam_size"] or model.beam_size
     run = TranscribeRun(
-        model=model,
-        loaded=loaded,
+        models=models,
         options=model.options(options, language=files.language, task=given["task"], beam_size=beam_size),
         files=files,
-        fusion=fusion,
-        second=models.second,
         documents=documents,
         progress=Progress(len(left), quiet=documents.is_text_on_terminal),
         invocation=invocation,
         translation=translation,
         rules=rules,
         headers=headers,
-        given=given,
-        speakers=given_inputs.speakers,
+        inputs=given_inputs,
         starts_s=starts_s,
     )
     return for_each_file(
@@ -688,22 +684,20 @@ def resuming(name: str, run: TranscribeRun) -> Iterator[tuple[StoredPart, PartWr
 def begin(
     name: str, run: TranscribeRun, resume: ResumePoint | None
 ) -> FileTranscription | MultiprocessTranscription | TogetherTranscription:
-    if run.speakers:
-        return run.model.transcribe_together(
-            run.speakers, starts_s=run.starts_s, options=run.options, second=run.second
-        )
+    model, second = run.models.first, run.models.second
+    if speakers := run.inputs.speakers:
+        return model.transcribe_together(speakers, starts_s=run.starts_s, options=run.options, second=second)
     if run.files.processors > 1:
         from sottovoce.archive.multiprocess import transcribe_parts
 
-        load = partial(open_model, run.loaded, run.fusion)
-        return transcribe_parts(run.model, load, name, run.options, run.files.processors)
-    return run.model.transcribe(name, options=run.options, second=run.second, resume=resume)
+        return transcribe_parts(model, run.models.load, name, run.options, run.files.processors)
+    return model.transcribe(name, options=run.options, second=second, resume=resume)
 
 
 def transcribe_file(name: str, run: TranscribeRun) -> None:
     from sottovoce.offline.transcription import FileTranscription, spoken_most, turns_of
 
-    info = run.headers[name]
+    info, model = run.headers[name], run.models.first
     if info is not None and len(info.tracks) > 1:
         run.progress.note(track_line(info))
     with resuming(name, run) as (stored, part), ExitStack() as stack:
@@ -713,9 +707,7 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
         if part is not None and isinstance(transcription, FileTranscription):
             raw = chain(stored.segments, recorded(transcription, part))
         outputs = stack.enter_context(run.documents.opened(name))
-        begun = replace(
-            run.documents.info(name, run.model.name, run.options), token_text=run.model.token_text
-        )
+        begun = replace(run.documents.info(name, model.name, run.options), token_text=model.token_text)
         segments = regrouped(raw, run.rules) if run.rules else raw
         if run.translation is not None:
             begun = replace(begun, translation=run.translation.target)
@@ -727,7 +719,7 @@ def transcribe_file(name: str, run: TranscribeRun) -> None:
             run.invocation.interrupts.check()
             has_text = True
             if run.files.print_special:
-                text = run.model.with_timestamps(segment.tokens)
+                text = model.with_timestamps(segment.tokens)
                 segment = replace(segment, text=text, words=None)
             for writer, write in outputs:
                 write(writer.segment(segment))

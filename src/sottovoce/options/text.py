@@ -90,8 +90,8 @@ class TextOptions:
         """Add replacements for phrases without one."""
         if more is None:
             return self
-        own = self.replacements
-        return replace(self, replacements=own.extended(more) if isinstance(own, Replacements) else more)
+        rules = self.replacements
+        return replace(self, replacements=rules.extended(more) if isinstance(rules, Replacements) else more)
 
     @property
     def text_filters(self) -> tuple[TextFilter, ...]:

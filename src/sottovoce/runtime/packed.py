@@ -232,6 +232,6 @@ def list_packed() -> Iterator[PackedFile]:
 def read_packed(path: Path) -> PackedFile | None:
     """Read the description of a file; None if it is missing, damaged or unfinished."""
     with suppress(OSError, OptionError), path.open("rb") as file:
-        found = from_json(PackedFile, file.read(PAGE), str(path))
-        return found if os.fstat(file.fileno()).st_size == PAGE + found.n_bytes else None
+        stored = from_json(PackedFile, file.read(PAGE), str(path))
+        return stored if os.fstat(file.fileno()).st_size == PAGE + stored.n_bytes else None
     return None

@@ -115,24 +115,24 @@ class Replacements(TextFilter):
                 yield start
         for pattern, written in self._patterns:
             if written is not None:
-                for found in pattern.finditer(text, partial=True):
-                    if found.partial or found.end() == len(text):
-                        yield found.start()
+                for match in pattern.finditer(text, partial=True):
+                    if match.partial or match.end() == len(text):
+                        yield match.start()
 
     def matches(self, text: str, language: str = "") -> Iterator[Rewrite]:
         at = 0
         while True:
             candidates = [
-                (found.start(), -found.end(), found, written)
+                (match.start(), -match.end(), match, written)
                 for pattern, written in self._patterns
-                if (found := pattern.search(text, at))
+                if (match := pattern.search(text, at))
             ]
             if not candidates:
                 return
-            start, end, found, written = min(candidates, key=lambda candidate: candidate[:2])
+            start, end, match, written = min(candidates, key=lambda candidate: candidate[:2])
             at = -end
             yield Rewrite(
-                start, at, self._written_for(found.group()) if written is None else found.expand(written)
+                start, at, self._written_for(match.group()) if written is None else match.expand(written)
             )
 
     def _written_for(self, said: str) -> str:
