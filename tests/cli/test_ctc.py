@@ -345,16 +345,16 @@ def test_a_recording_through_the_bundled_ctc_head(shared_dir: Path, ctc: Rows) -
 
 
 def test_emissions_of_a_model_are_pytorchs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    backends = []
 
     def choose(backend: str, *_: object) -> RuntimeChoice:
-        asked.append(backend)
+        backends.append(backend)
         return RuntimeChoice("torch", "")
 
     monkeypatch.setattr("sottovoce.api.choose_runtime", choose)
     monkeypatch.setattr("sottovoce.api.load_model", load_model)
     run(["ctc", str(CLIP), "--model", "nano"])
-    assert asked == ["torch"]
+    assert backends == ["torch"]
 
 
 def test_scores_on_purpose_penalty_and_priors(folder: Path, ctc: Rows, call: Call) -> None:
@@ -389,11 +389,11 @@ def test_unknown_words_and_look_ahead(ctc: Rows) -> None:
 def test_the_search_has_the_threads_that_are_asked_for(
     command: list[str], ctc: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr("sottovoce.threads.set_threads", asked.append)
+    threads: list[int] = []
+    monkeypatch.setattr("sottovoce.threads.set_threads", threads.append)
     Path("dev.jsonl").write_text(json.dumps({"emissions": "one.npy", "text": "ab c"}) + "\n")
     ctc(*command, "--threads", 3)
-    assert asked == [3]
+    assert threads == [3]
 
 
 def test_the_file_gives_way_to_what_is_typed(folder: Path) -> None:

@@ -161,7 +161,7 @@ def test_what_a_stream_holds_of_histories_does_not_grow() -> None:
 def test_streams_that_come_in_turn_are_asked_for_once() -> None:
     """What one needs is not dropped because another came in between."""
     log_probs = spoken_abs(150)
-    asked = []
+    n_cached = []
     for n_streams in (1, 2):
         model = CountedWords()
         scorer = NeuralRescorer(model, 0.3)
@@ -171,8 +171,8 @@ def test_streams_that_come_in_turn_are_asked_for_once() -> None:
         for chunk in np.split(log_probs, range(30, len(log_probs), 30)):
             for state in states:
                 searcher.decode_chunk(state, chunk[None])
-        asked.append(model.n_cached)
-    assert asked[1] == 2 * asked[0]
+        n_cached.append(model.n_cached)
+    assert n_cached[1] == 2 * n_cached[0]
 
 
 class AskedHistories(RandomHistories):
@@ -200,13 +200,13 @@ def test_hypotheses_that_cannot_win_need_no_score(
     """A bound spares questions and changes no result."""
     rows = np.stack([emissions(20, 4, seed + row) for row in range(2)])
     options = CtcOptions(beam_size=8, n_best=8, adjust_every_frames=every, adjust_threshold=threshold)
-    result, asked = [], []
+    result, n_scored = [], []
     for each in (AskedHistories(1e9), AskedHistories(slack)):
         searcher = EmissionDecoder(LABELS, options, history_scorer=each)
         result.append(searcher.decode(rows, [20, 13]))
-        asked.append(each.n_asked)
+        n_scored.append(each.n_asked)
     assert result[0] == result[1]
-    assert asked[1] <= asked[0]
+    assert n_scored[1] <= n_scored[0]
 
 
 def test_a_wide_threshold_drops_nothing() -> None:

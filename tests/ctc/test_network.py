@@ -44,13 +44,13 @@ def spoken(labels: Sequence[int]) -> np.ndarray:
 
 def reads_levels(windows: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Log-probabilities of what `spoken` says, less sure near the edges of a window."""
-    found = []
+    result = []
     for samples in windows:
         levels = 8 * samples[: len(samples) // HOP * HOP : HOP, None]
         distances = np.abs(levels - np.arange(len(LABELS)))
         distances[[0, -1]] *= 0.1
-        found.append(log_softmax(-8 * distances))
-    return found
+        result.append(log_softmax(-8 * distances))
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,9 @@ def test_a_transcription_goes_on_where_it_was_left(recording: np.ndarray) -> Non
     assert point is not None
     rest = list(model(longest_s=2.0).transcribe(recording, resume=type(point).of_json(point.to_json())))
     said = [*before[: point.n_segments], *rest]
-    assert [(one.id, one.text, one.start) for one in said] == [(one.id, one.text, one.start) for one in whole]
+    assert [(item.id, item.text, item.start) for item in said] == [
+        (item.id, item.text, item.start) for item in whole
+    ]
 
 
 def test_options_of_recordings_apply(recording: np.ndarray) -> None:
@@ -150,20 +152,22 @@ def test_options_of_recordings_apply(recording: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda one: one.transcribe(np.zeros(9), task="translate"), "task 'translate'"),
-        (lambda one: one.transcribe(np.zeros(9), language="en,de"), "languages en,de to tell apart"),
+        (lambda item: item.transcribe(np.zeros(9), task="translate"), "task 'translate'"),
+        (lambda item: item.transcribe(np.zeros(9), language="en,de"), "languages en,de to tell apart"),
         (
-            lambda one: one.transcribe(np.zeros(9), options=sottovoce.TranscribeOptions(initial_prompt="a")),
+            lambda item: item.transcribe(
+                np.zeros(9), options=sottovoce.TranscribeOptions(initial_prompt="a")
+            ),
             "initial_prompt",
         ),
-        (lambda one: one.detect_language(np.zeros(9)), "detection of languages"),
+        (lambda item: item.detect_language(np.zeros(9)), "detection of languages"),
         (
-            lambda one: one.align(np.zeros(9), "a", options=AlignOptions(method="attention")),
+            lambda item: item.align(np.zeros(9), "a", options=AlignOptions(method="attention")),
             "method 'attention'",
         ),
-        (lambda one: one.fusion(grammar="a.gbnf"), "grammar"),
-        (lambda one: one.session(stream=sottovoce.StreamOptions(init_prompt="a")), "init_prompt"),
-        (lambda one: one.session(stream=sottovoce.StreamOptions(eagerness="low")), "eagerness"),
+        (lambda item: item.fusion(grammar="a.gbnf"), "grammar"),
+        (lambda item: item.session(stream=sottovoce.StreamOptions(init_prompt="a")), "init_prompt"),
+        (lambda item: item.session(stream=sottovoce.StreamOptions(eagerness="low")), "eagerness"),
     ],
 )
 def test_a_network_refuses_in_one_line_what_only_whisper_can(call: object, message: str) -> None:

@@ -118,14 +118,14 @@ def test_committed_words_are_told_once_and_stay(kind: str) -> None:
         texts.append(searcher.decode_chunk(state, part)[0])
         events += searcher.committed(state)
         assert searcher.committed(state) == []
-        told = "".join(event.text for event in events).replace(" ", "")
-        assert texts[-1].replace(" ", "").startswith(told)
+        reported = "".join(event.text for event in events).replace(" ", "")
+        assert texts[-1].replace(" ", "").startswith(reported)
     best = searcher.finish(state)[0][0]
     words = [word for event in events for word in event.words]
     assert len(events) > 3
-    assert len(told) > 0.6 * len(best.text.replace(" ", ""))
+    assert len(reported) > 0.6 * len(best.text.replace(" ", ""))
     if kind == "letters":
-        assert best.text.replace(" ", "").startswith(told)
+        assert best.text.replace(" ", "").startswith(reported)
     else:
         assert list(best.words[: len(words)]) == words
     for event in events:
@@ -162,19 +162,19 @@ def test_partial_texts_are_those_of_the_beams(kind: str, options: dict[str, obje
     rows = np.stack([speech(40, seed)[:400] for seed in (3, 5)])
     for part in np.split(rows, range(CHUNK, 400, CHUNK), axis=1):
         texts = searcher.decode_chunk(state, part)
-        for row, (found, text) in enumerate(zip(searcher.partials(state), texts, strict=True)):
-            assert found[0].text == text
-            assert 1 <= len(found) <= 3
-            assert len({h.text for h in found}) == len(found)
-            assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
-            assert 0 < sum(h.posterior or 0.0 for h in found) <= 1 + 1e-4
-            told = state.committed[row]
-            for h in found:
+        for row, (result, text) in enumerate(zip(searcher.partials(state), texts, strict=True)):
+            assert result[0].text == text
+            assert 1 <= len(result) <= 3
+            assert len({h.text for h in result}) == len(result)
+            assert [h.score for h in result] == sorted((h.score for h in result), reverse=True)
+            assert 0 < sum(h.posterior or 0.0 for h in result) <= 1 + 1e-4
+            reported = state.committed[row]
+            for h in result:
                 assert h.score == pytest.approx(h.acoustic_score + h.lm_score, abs=1e-3)
-                said = [*(word.text for word in told.words), *(word.word for word in h.words)]
+                said = [*(word.text for word in reported.words), *(word.word for word in h.words)]
                 if options == {}:
                     assert "".join(said) == h.text.replace(" ", "")
-                    frames = [*told.first[: told.n_closed], *h.token_frames]
+                    frames = [*reported.first[: reported.n_closed], *h.token_frames]
                     assert frames == sorted(frames)
     assert all(past.n_frames > 0 for past in state.committed)
     settled = searcher.finish(state)[0][0].text
@@ -192,8 +192,8 @@ def test_partial_texts_are_the_likeliest_of_all() -> None:
         for tokens, score in all_texts(log_probs[:end], 0).items():
             text = " ".join("".join(names[token] for token in tokens).split())
             sums[text] = sums.get(text, 0.0) + math.exp(score)
-        for found in searcher.partials(state)[0]:
-            assert found.posterior == pytest.approx(sums[found.text], abs=1e-4)
+        for result in searcher.partials(state)[0]:
+            assert result.posterior == pytest.approx(sums[result.text], abs=1e-4)
 
 
 def test_without_times_committed_text_has_no_words() -> None:
@@ -243,8 +243,8 @@ def test_updates_of_a_stream_end_with_the_whole(chunk: int, neural: bool) -> Non
     whole = searcher.decode(frames)[0]
     assert differences([updates[-1].hypotheses], [whole]) == []
     assert [update.is_final for update in updates] == [False] * (len(updates) - 1) + [True]
-    told = [word for update in updates for word in update.committed]
-    assert told == list(whole[0].words)
+    reported = [word for update in updates for word in update.committed]
+    assert reported == list(whole[0].words)
     assert sum(len(update.committed) > 0 for update in updates) > 1
     before: list[str] = []
     for update in updates:

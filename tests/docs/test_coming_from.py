@@ -90,7 +90,7 @@ def test_tables_are_those_of_the_options(page: Path) -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_name_elsewhere_is_one_option(program: str) -> None:
     every = {id(option): option for option in all_options()}.values()
-    names = [name for one in every for name in names_elsewhere(one, program)]
+    names = [name for item in every for name in names_elsewhere(item, program)]
     assert len(names) > 40
     assert len(names) == len(set(names))
 

@@ -40,11 +40,11 @@ def received(socket: ClientConnection, kind: str = "") -> Message:
 
 def rest(socket: ClientConnection) -> list[Message]:
     """All that the server says up to its end."""
-    heard: list[Message] = []
+    events: list[Message] = []
     with suppress(ConnectionClosed):
         while True:
-            heard.append(received(socket))
-    return heard
+            events.append(received(socket))
+    return events
 
 
 def exchanged(

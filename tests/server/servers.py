@@ -317,9 +317,9 @@ def head(path: str, *lines: str, method: str = "GET") -> bytes:
 @contextmanager
 def opened(server: ServerThread, beginning: bytes = b"") -> Iterator[socket.socket]:
     host, port = server.address.split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as made:
-        made.sendall(beginning)
-        yield made
+    with socket.create_connection((host, int(port)), timeout=20) as created:
+        created.sendall(beginning)
+        yield created
 
 
 def bearer(key: str) -> dict[str, str]:

@@ -71,8 +71,8 @@ def test_it_reads_keys_and_a_signal_ends_it_when_requests_are_answered(
         wait_until(lambda: client.get(f"{url}/v1/models").status_code == 200)
         wait_until(lambda: client.get(f"{url}/ready").status_code == 200, 60.0)
         recording = {"file": ("en.flac", (CLIPS / "en.flac").read_bytes())}
-        asked = {"data": {"stream": "true"}, "files": recording, "timeout": 60}
-        with client.stream("POST", url + TRANSCRIPTIONS, **asked) as answer:  # type: ignore[arg-type]
+        request = {"data": {"stream": "true"}, "files": recording, "timeout": 60}
+        with client.stream("POST", url + TRANSCRIPTIONS, **request) as answer:  # type: ignore[arg-type]
             process.send_signal(number)
             assert '"transcript.text.done"' in answer.read().decode()
         assert process.wait(30) == code

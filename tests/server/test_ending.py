@@ -67,11 +67,11 @@ def test_what_can_be_finished_is(held: ServerThread) -> None:
 def test_a_process_ends_in_its_time_whatever_its_model_is_at(held: ServerThread, gate: Gate) -> None:
     held.services.ends_process = True
     with ThreadPoolExecutor() as threads:
-        asked = threads.submit(post, held)
+        answer = threads.submit(post, held)
         wait_until(lambda: held.services.n_requests == 1)
         held.stop()
         assert not gate.is_open
-        assert asked.result(20).status_code == 503
+        assert answer.result(20).status_code == 503
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.5])

@@ -273,24 +273,24 @@ def test_messages_of_the_client_are_answered(fake_server: ServerThread) -> None:
     configure: Message = {"type": "Configure", "thresholds": thresholds, "keyterms": ["Anna"]}
     wrong: Message = {"type": "Configure", "thresholds": {"eot_threshold": 0.1}}
     later: Message = {"type": "Configure", "thresholds": {"eot_threshold": 0.6}}
-    heard, _ = exchanged(fake_server, ADDRESS, {"type": "KeepAlive"}, configure, wrong, later, SECOND, CLOSE)
-    check(heard, eager=True)
-    kinds = [message["type"] for message in heard]
+    events, _ = exchanged(fake_server, ADDRESS, {"type": "KeepAlive"}, configure, wrong, later, SECOND, CLOSE)
+    check(events, eager=True)
+    kinds = [message["type"] for message in events]
     assert kinds[0] == "Connected"
-    first, second = [message for message in heard if message["type"] == "ConfigureSuccess"]
+    first, second = [message for message in events if message["type"] == "ConfigureSuccess"]
     assert (first["thresholds"], first["keyterms"]) == (thresholds, ["Anna"])
     assert second["thresholds"] == {**thresholds, "eot_threshold": 0.6}
-    (failure,) = [message for message in heard if message["type"] == "ConfigureFailure"]
+    (failure,) = [message for message in events if message["type"] == "ConfigureFailure"]
     assert "eot_threshold" in failure["description"]
-    last = heard[-1]
+    last = events[-1]
     assert (last["event"], last["trigger"], last["transcript"]) == ("EndOfTurn", "manual", "word")
 
 
 def test_force_ends_a_turn(fake_server: ServerThread) -> None:
     force: Message = {"type": "ForceEndTurn"}
-    heard, _ = exchanged(fake_server, ADDRESS, force, SECOND, force, force, SECOND, CLOSE)
-    check(heard, eager=False)
-    ends = [message for message in heard if message.get("event") == "EndOfTurn"]
+    events, _ = exchanged(fake_server, ADDRESS, force, SECOND, force, force, SECOND, CLOSE)
+    check(events, eager=False)
+    ends = [message for message in events if message.get("event") == "EndOfTurn"]
     result = [(end["transcript"], end["trigger"], end["turn_index"]) for end in ends]
     assert result == [("word", "manual", 0), ("word", "manual", 1)]
 
@@ -299,9 +299,9 @@ def test_force_ends_a_turn(fake_server: ServerThread) -> None:
 def test_a_message_that_is_none_ends_the_stream_with_an_error(
     fake_server: ServerThread, message: str
 ) -> None:
-    heard, _ = exchanged(fake_server, ADDRESS, message)
-    assert (heard[-1]["type"], heard[-1]["sequence_id"]) == ("Error", 1)
-    assert heard[-1]["code"].isupper()
+    events, _ = exchanged(fake_server, ADDRESS, message)
+    assert (events[-1]["type"], events[-1]["sequence_id"]) == ("Error", 1)
+    assert events[-1]["code"].isupper()
 
 
 @pytest.mark.parametrize(

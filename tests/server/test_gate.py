@@ -257,8 +257,8 @@ def test_a_model_without_room_refuses_before_the_socket_opens() -> None:
 def test_every_error_of_a_realtime_session_has_an_id_and_that_of_its_message() -> None:
     unknown: Message = {"type": "input_audio_buffer.nothing", "event_id": "mine"}
     with serving(SlowModel(), limits=ServerLimits(idle_s=0.5)) as server:
-        heard, _ = exchanged(server, REALTIME, unknown)
-    wrong, last = (message for message in heard if message["type"] == "error")
+        events, _ = exchanged(server, REALTIME, unknown)
+    wrong, last = (message for message in events if message["type"] == "error")
     assert wrong["error"]["event_id"] == "mine"
     assert last["error"]["code"] == "idle_timeout"
     assert last["error"]["event_id"] is None

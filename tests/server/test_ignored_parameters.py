@@ -65,9 +65,9 @@ def noted(
     server: ServerThread, path: str, *said: str | bytes | dict[str, Any]
 ) -> tuple[str | None, list[dict[str, Any]]]:
     """The note of a handshake, and all that a socket says to some messages, to its end."""
-    heard, socket = exchanged(server, path, *said)
+    events, socket = exchanged(server, path, *said)
     assert socket.response is not None
-    return socket.response.headers.get(HEADER), heard
+    return socket.response.headers.get(HEADER), events
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_forms(quiet_server: ServerThread, path: str, status: int) -> None:
     known = {"language": "en", "response_format": "json", "temperature": "0"}
     answer = post(quiet_server, path, **known, **unknown)
     assert answer.status_code == status, answer.text
-    told = ["langage", "stream_options", "made?up???%0A", "?"]
+    reported = ["langage", "stream_options", "made?up???%0A", "?"]
     extra = ["language"] if path == "/v1/audio/translations" else []
-    assert sorted(answer.headers[HEADER].split(", ")) == sorted([*told, *extra])
+    assert sorted(answer.headers[HEADER].split(", ")) == sorted([*reported, *extra])
     assert HEADER not in post(quiet_server, path, response_format="json").headers
 
 
@@ -172,8 +172,8 @@ def test_a_note_has_an_end(quiet_server: ServerThread) -> None:
 
 def test_lists_and_secrets(quiet_server: ServerThread) -> None:
     assert httpx.get(f"{quiet_server.url}/v1/jobs?limit=1&before=job_1").headers[HEADER] == "before"
-    asked = {"session": SESSION, "expires_after": {"seconds": 60, "grace": 1}, "name": "x"}
-    answer = httpx.post(f"{quiet_server.url}/v1/realtime/client_secrets", json=asked)
+    request = {"session": SESSION, "expires_after": {"seconds": 60, "grace": 1}, "name": "x"}
+    answer = httpx.post(f"{quiet_server.url}/v1/realtime/client_secrets", json=request)
     assert answer.status_code == 200
     assert sorted(answer.headers[HEADER].split(", ")) == sorted([*OF_SESSION, "expires_after.grace", "name"])
 
@@ -195,9 +195,9 @@ def test_the_servers_own_protocol(quiet_server: ServerThread) -> None:
         {"type": "finalize", "now": True},
         {"type": "close"},
     )
-    told, heard = noted(quiet_server, "/v1/live?language=en", *said)
-    assert told == "language"
-    notes = {message["type"]: message.get("ignored") for message in heard if message["type"] != "status"}
+    reported, events = noted(quiet_server, "/v1/live?language=en", *said)
+    assert reported == "language"
+    notes = {message["type"]: message.get("ignored") for message in events if message["type"] != "status"}
     assert notes == {"ready": ["language"], "configured": ["volume"], "finalized": ["now"], "closed": None}
 
 
@@ -207,22 +207,26 @@ def test_deepgram_takes_what_does_no_harm(quiet_server: ServerThread) -> None:
         {"parameter": name, "type": "unsupported_parameter", "message": f"{name}: without effect here"}
         for name in HARMLESS
     ]
-    told, heard = noted(quiet_server, f"/v1/listen?{PLAIN}&{query}", SECOND, CLOSE)
-    assert (told, heard[-1]["type"], heard[-1]["warnings"]) == (", ".join(HARMLESS), "Metadata", warnings)
+    reported, events = noted(quiet_server, f"/v1/listen?{PLAIN}&{query}", SECOND, CLOSE)
+    assert (reported, events[-1]["type"], events[-1]["warnings"]) == (
+        ", ".join(HARMLESS),
+        "Metadata",
+        warnings,
+    )
     answer = httpx.post(f"{quiet_server.url}/v1/listen?{query}", content=wav(16_000), timeout=60)
     assert answer.status_code == 200, answer.text
-    assert (answer.headers[HEADER], answer.json()["metadata"]["warnings"]) == (told, warnings)
-    told, heard = noted(quiet_server, f"{TURNS}&{query}", CLOSE)
-    assert (told, heard[0]["type"], heard[1]["type"]) == (", ".join(HARMLESS), "Connected", "Warning")
-    assert heard[1]["code"] == "UNSUPPORTED_PARAMETER"
-    assert all(name in heard[1]["description"] for name in HARMLESS)
-    assert [message["sequence_id"] for message in heard] == list(range(len(heard)))
+    assert (answer.headers[HEADER], answer.json()["metadata"]["warnings"]) == (reported, warnings)
+    reported, events = noted(quiet_server, f"{TURNS}&{query}", CLOSE)
+    assert (reported, events[0]["type"], events[1]["type"]) == (", ".join(HARMLESS), "Connected", "Warning")
+    assert events[1]["code"] == "UNSUPPORTED_PARAMETER"
+    assert all(name in events[1]["description"] for name in HARMLESS)
+    assert [message["sequence_id"] for message in events] == list(range(len(events)))
 
 
 def test_what_is_off_needs_no_note(quiet_server: ServerThread) -> None:
     query = "&".join(f"{name}=false" for name in (*HARMLESS, *REFUSED))
-    told, heard = noted(quiet_server, f"/v1/listen?{PLAIN}&{query}", CLOSE)
-    assert (told, "warnings" in heard[-1]) == (None, False)
+    reported, events = noted(quiet_server, f"/v1/listen?{PLAIN}&{query}", CLOSE)
+    assert (reported, "warnings" in events[-1]) == (None, False)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -245,12 +249,12 @@ def test_a_diarizer_tells_speakers_apart(quiet_server: ServerThread) -> None:
 
 def test_hotwords_are_phrases_and_the_filter_finds_speech_first() -> None:
     plain = transcription_request(Fields([]))
-    found = transcription_request(
+    result = transcription_request(
         Fields([("hotwords", "Kowalczyk, Nowak,"), ("keywords[]", "Anna"), ("vad_filter", "true")])
     )
-    assert found.phrases == ("Anna", "Kowalczyk", "Nowak")
-    assert (plain.options.mode, found.options.mode) == ("seek", "vad")
-    assert found.ignored == ()
+    assert result.phrases == ("Anna", "Kowalczyk", "Nowak")
+    assert (plain.options.mode, result.options.mode) == ("seek", "vad")
+    assert result.ignored == ()
     off = transcription_request(Fields([("vad_filter", "false")]))
     assert off.options.mode == "seek"
 
@@ -262,8 +266,8 @@ def test_hotwords_have_an_end() -> None:
 
 def test_a_seed_is_that_of_the_draws(client: OpenAI, english: Path) -> None:
     assert transcription_request(Fields([("seed", "7")])).options.decoding.seed == 7
-    asked = {"model": "nano", "file": english, "language": "en", "temperature": 1.0}
-    said = [client.audio.transcriptions.create(**asked, extra_body={"seed": 7}).text for _ in range(2)]
+    request = {"model": "nano", "file": english, "language": "en", "temperature": 1.0}
+    said = [client.audio.transcriptions.create(**request, extra_body={"seed": 7}).text for _ in range(2)]
     assert said[0] == said[1]
     with pytest.raises(ApiError, match="seed: expected a whole number"):
         transcription_request(Fields([("seed", "1.5")]))

@@ -177,10 +177,10 @@ def test_speech_of_any_length_is_cut_into_windows(length: str) -> None:
 def test_improbable_words_take_their_times_from_others(server: ServerThread, english: Path) -> None:
     """With a threshold that no word reaches, all of an answer's words do."""
     usual = {"language": "en", "response_format": "verbose_json"}
-    heard = words_of(asked(server, english, **usual))
+    events = words_of(asked(server, english, **usual))
     spread = words_of(asked(server, english, **usual, word_thold="1.0"))
-    assert [word["word"] for word in spread] == [word["word"] for word in heard]
-    assert [word["start"] for word in spread] != [word["start"] for word in heard]
+    assert [word["word"] for word in spread] == [word["word"] for word in events]
+    assert [word["start"] for word in spread] != [word["start"] for word in events]
 
 
 def words_of(answer: httpx.Response) -> list[dict[str, Any]]:

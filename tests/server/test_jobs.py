@@ -394,11 +394,11 @@ def test_a_job_needs_no_place_of_those_who_wait_and_keeps_few(tmp_path: Path, ga
         assert sorted(states) == ["queued"] * 5 + ["running"]
         assert server.services.n_requests == 0
         with ThreadPoolExecutor() as threads:
-            asked = [threads.submit(post, server) for _ in range(4)]
+            answers = [threads.submit(post, server) for _ in range(4)]
             wait_until(lambda: server.services.n_requests == 4)
             assert post_job(server).status_code == 202
             gate.open()
-            assert [item.result().status_code for item in asked] == [200] * 4
+            assert [item.result().status_code for item in answers] == [200] * 4
 
 
 def test_names_in_an_address_are_no_paths(job_server: ServerThread, tmp_path: Path) -> None:

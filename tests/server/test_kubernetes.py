@@ -93,7 +93,7 @@ def test_the_chart_gives_these_manifests_and_what_else_its_values_say() -> None:
     helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed")
     chart = ROOT / "deploy" / "helm"
     result = helm.lint(chart, strict=True)
-    assert [one for one in result["messages"] if "icon" not in one["error"]] == result["errors"] == []
+    assert [item for item in result["messages"] if "icon" not in item["error"]] == result["errors"] == []
 
     def rendered(values: dict[str, Any], name: str = "sottovoce") -> dict[str, Any]:
         with helm.Chart.load(chart) as loaded:
@@ -105,7 +105,7 @@ def test_the_chart_gives_these_manifests_and_what_else_its_values_say() -> None:
     pod = other["Deployment"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "sottovoce:cuda"
     assert "keys" not in {volume["name"] for volume in pod["volumes"]}
-    assert "SOTTOVOCE_SERVE_KEYS" not in {one["name"] for one in pod["containers"][0]["env"]}
+    assert "SOTTOVOCE_SERVE_KEYS" not in {item["name"] for item in pod["containers"][0]["env"]}
     assert pod["terminationGracePeriodSeconds"] == 15 + 30 + 10
     assert (
         pod["volumes"][0]["persistentVolumeClaim"]["claimName"]

@@ -139,9 +139,9 @@ def test_their_client_is_told_why_it_is_refused(fake_server: ServerThread) -> No
 
 
 def talk(server: ServerThread, query: str, *messages: Message | str | bytes) -> list[Message]:
-    heard, socket = exchanged(server, f"/v1/listen?{query}", *messages, CLOSE)
+    events, socket = exchanged(server, f"/v1/listen?{query}", *messages, CLOSE)
     assert socket.close_code == 1000
-    return heard
+    return events
 
 
 def texts(messages: list[dict[str, Any]], **wanted: object) -> list[str]:
@@ -162,12 +162,12 @@ def test_words_stay_after_some_seconds_and_at_the_end(fake_server: ServerThread)
 
 
 def test_results_that_may_change_come_only_when_asked_for(fake_server: ServerThread) -> None:
-    heard = []
+    events = []
     with connected(fake_server, f"/v1/listen?{PLAIN}&interim_results=true") as client:
         for _ in range(2):
             say(client, SECOND)
-            heard.append(received(client))
-    assert texts(heard, is_final=False) == ["word", "word word"]
+            events.append(received(client))
+    assert texts(events, is_final=False) == ["word", "word word"]
 
 
 def test_finalize_says_so_and_the_stream_goes_on(fake_server: ServerThread) -> None:
@@ -179,8 +179,8 @@ def test_finalize_says_so_and_the_stream_goes_on(fake_server: ServerThread) -> N
 
 
 def test_an_empty_message_closes_the_stream(fake_server: ServerThread) -> None:
-    heard, _ = exchanged(fake_server, f"/v1/listen?{PLAIN}", SECOND, b"")
-    assert [message["type"] for message in heard] == ["Results", "Metadata"]
+    events, _ = exchanged(fake_server, f"/v1/listen?{PLAIN}", SECOND, b"")
+    assert [message["type"] for message in events] == ["Results", "Metadata"]
 
 
 def test_the_end_of_an_utterance_is_told_once() -> None:
@@ -188,8 +188,8 @@ def test_the_end_of_an_utterance_is_told_once() -> None:
     results = DeepgramResults(DeepgramParams(utterance_end_ms=1_400.0), "req")
     said = Partial(0.0, 1.0, " word", "en", (Word(" word", 0.0, 1.0, 1.0, "en"),), 1.0)
     updates: list[tuple[float, list[Event]]] = [(1.0, [said]), (2.3, []), (2.4, []), (9.0, [])]
-    told = [list(results.render(events, at_s)) for at_s, events in updates]
-    assert told == [[], [], [{"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 1.0}], []]
+    reported = [list(results.render(events, at_s)) for at_s, events in updates]
+    assert reported == [[], [], [{"type": "UtteranceEnd", "channel": [0, 1], "last_word_end": 1.0}], []]
 
 
 def test_a_message_that_is_none_leaves_the_stream_open(fake_server: ServerThread) -> None:
@@ -202,8 +202,8 @@ def test_a_message_that_is_none_leaves_the_stream_open(fake_server: ServerThread
 def test_terms_can_be_changed_under_way(fake_server: ServerThread) -> None:
     configure = {"type": "Configure", "keyterms": ["Tisza", "Kölcsey"]}
     messages = talk(fake_server, f"{PLAIN}&keyterm=Duna", SECOND, configure, SECOND)
-    told = [message for message in messages if message["type"] == "ConfigureSuccess"]
-    assert [message["keyterms"] for message in told] == [["Tisza", "Kölcsey"]]
+    reported = [message for message in messages if message["type"] == "ConfigureSuccess"]
+    assert [message["keyterms"] for message in reported] == [["Tisza", "Kölcsey"]]
     assert " ".join(texts(messages, is_final=True)) == "word word"
 
 
@@ -219,13 +219,13 @@ def test_a_configure_that_cannot_be_taken_fails(
     fake_server: ServerThread, message: dict[str, Any], code: str
 ) -> None:
     messages = talk(fake_server, PLAIN, SECOND, {"type": "Configure", **message}, SECOND)
-    (told,) = [message for message in messages if message["type"] == "ConfigureFailure"]
-    assert told["code"] == code
-    assert told["description"].startswith(("keyterm", "features"))
+    (reported,) = [message for message in messages if message["type"] == "ConfigureFailure"]
+    assert reported["code"] == code
+    assert reported["description"].startswith(("keyterm", "features"))
     assert not [message for message in messages if message["type"] in ("Error", "ConfigureSuccess")]
     assert " ".join(texts(messages, is_final=True)) == "word word"
     types = pytest.importorskip("deepgram.listen.v1.types", reason="deepgram-sdk is not installed")
-    assert types.ListenV1ConfigureFailure(**told).request_id == told["request_id"]
+    assert types.ListenV1ConfigureFailure(**reported).request_id == reported["request_id"]
 
 
 REFUSED = (
@@ -242,11 +242,11 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize(("query", "told"), REFUSED)
-def test_what_cannot_be_refuses_the_handshake(fake_server: ServerThread, query: str, told: str) -> None:
+@pytest.mark.parametrize(("query", "reported"), REFUSED)
+def test_what_cannot_be_refuses_the_handshake(fake_server: ServerThread, query: str, reported: str) -> None:
     answer = refusal(fake_server, f"/v1/listen?{query}")
     assert answer.status_code == 400
-    assert told in json.loads(answer.body)["err_msg"]
+    assert reported in json.loads(answer.body)["err_msg"]
 
 
 def test_a_model_that_is_not_there_is_404_and_theirs_mean_ours(fake_server: ServerThread) -> None:
@@ -293,25 +293,25 @@ def test_a_body_that_is_too_large_or_too_slow_is_refused() -> None:
 def sent_by_browser(server: ServerThread, data: bytes, query: str = "") -> tuple[list[Message], int | None]:
     """Messages and close code of a recorder that sends a chunk now and then."""
     chunks = [data[start : start + 3_000] for start in range(0, len(data), 3_000)]
-    heard, socket = exchanged(server, f"/v1/listen?{query}", *chunks, CLOSE)
-    return heard, socket.close_code
+    events, socket = exchanged(server, f"/v1/listen?{query}", *chunks, CLOSE)
+    return events, socket.close_code
 
 
 @pytest.mark.parametrize(("kind", "query"), [("webm", ""), ("ogg", ""), ("ogg", "&encoding=ogg-opus")])
 def test_live_containers_of_browsers_have_words(server: ServerThread, kind: str, query: str) -> None:
     samples = load_audio(CLIPS / "en.flac")
-    heard, code = sent_by_browser(server, recorded(samples, kind), f"language=en&punctuate=true{query}")
+    events, code = sent_by_browser(server, recorded(samples, kind), f"language=en&punctuate=true{query}")
     assert code == 1000
-    assert "garden" in " ".join(texts(heard, is_final=True)).lower()
-    assert heard[-1]["type"] == "Metadata"
-    assert heard[-1]["duration"] == pytest.approx(len(samples) / 16_000, abs=0.05)
+    assert "garden" in " ".join(texts(events, is_final=True)).lower()
+    assert events[-1]["type"] == "Metadata"
+    assert events[-1]["duration"] == pytest.approx(len(samples) / 16_000, abs=0.05)
 
 
 def test_what_is_no_container_ends_the_stream_with_the_reason(fake_server: ServerThread) -> None:
-    heard, code = sent_by_browser(fake_server, b"no audio at all" * 1000)
+    events, code = sent_by_browser(fake_server, b"no audio at all" * 1000)
     assert code == 1008
-    assert heard[-1]["type"] == "Error"
-    assert "no known format" in heard[-1]["description"]
+    assert events[-1]["type"] == "Error"
+    assert "no known format" in events[-1]["description"]
 
 
 SAID = (
@@ -338,33 +338,33 @@ def document(**params: Any) -> Any:
 
 
 def config_of(**query: str | list[str]) -> DeepgramParams:
-    pairs = [(k, one) for k, v in query.items() for one in (v if isinstance(v, list) else [v])]
+    pairs = [(k, item) for k, v in query.items() for item in (v if isinstance(v, list) else [v])]
     return recording_params(pairs, ModelRegistry(ModelSettings("nano"), cast(Any, None), cast(Any, None)))
 
 
 def test_paragraphs_are_sentences_up_to_a_pause_or_another_speaker() -> None:
-    found = document(paragraphs=True, is_punctuated=True, has_speakers=True)
-    (alternative,) = found["results"]["channels"][0]["alternatives"]
-    told = alternative["paragraphs"]
-    assert [[s["text"] for s in one["sentences"]] for one in told["paragraphs"]] == [
+    result = document(paragraphs=True, is_punctuated=True, has_speakers=True)
+    (alternative,) = result["results"]["channels"][0]["alternatives"]
+    reported = alternative["paragraphs"]
+    assert [[s["text"] for s in item["sentences"]] for item in reported["paragraphs"]] == [
         ["Good morning.", "Is it late?", "It is.", "Really."],
         ["Then go."],
     ]
-    assert [(one["num_words"], one["speaker"]) for one in told["paragraphs"]] == [(8, 0), (2, 1)]
-    assert told["transcript"] == (
+    assert [(item["num_words"], item["speaker"]) for item in reported["paragraphs"]] == [(8, 0), (2, 1)]
+    assert reported["transcript"] == (
         "\nSpeaker 0: Good morning. Is it late? It is. Really.\n\nSpeaker 1: Then go."
     )
-    assert (told["paragraphs"][1]["start"], told["paragraphs"][1]["end"]) == (8.0, 8.9)
+    assert (reported["paragraphs"][1]["start"], reported["paragraphs"][1]["end"]) == (8.0, 8.9)
     from_sdk = pytest.importorskip("deepgram.types", reason="deepgram-sdk is not installed")
     shape = from_sdk.ListenV1ResponseResultsChannelsItemAlternativesItemParagraphs
-    assert shape(**told).paragraphs[0].sentences[1].text == "Is it late?"
+    assert shape(**reported).paragraphs[0].sentences[1].text == "Is it late?"
 
 
 def test_utterances_are_parted_by_pauses() -> None:
     def texts(**params: Any) -> list[str]:
-        found = document(utterances=True, is_punctuated=True, **params)["results"]["utterances"]
-        assert [one["id"] for one in found] == [str(i) for i in range(len(found))]
-        return [one["transcript"] for one in found]
+        result = document(utterances=True, is_punctuated=True, **params)["results"]["utterances"]
+        assert [item["id"] for item in result] == [str(i) for i in range(len(result))]
+        return [item["transcript"] for item in result]
 
     parts = [text.strip() for _, _, text in SAID]
     assert texts() == parts
@@ -374,9 +374,9 @@ def test_utterances_are_parted_by_pauses() -> None:
 
 
 def test_language_and_hash_are_told() -> None:
-    found = document()
-    assert found["metadata"]["sha256"] == "abc"
-    (channel,) = found["results"]["channels"]
+    result = document()
+    assert result["metadata"]["sha256"] == "abc"
+    (channel,) = result["results"]["channels"]
     assert (channel["detected_language"], channel["language_confidence"]) == ("en", 0.75)
     (channel,) = document(languages=("en",))["results"]["channels"]
     assert "detected_language" not in channel
@@ -445,5 +445,5 @@ def test_endpointing_by_an_eagerness_ends_speech_by_what_was_said(server: Server
     before = messages[ends[0] - 1]
     assert (before["type"], before["speech_final"]) == ("Results", True)
     final = [message for message in messages if message["type"] == "Results" and message["is_final"]]
-    text = " ".join(one["channel"]["alternatives"][0]["transcript"] for one in final).strip()
+    text = " ".join(item["channel"]["alternatives"][0]["transcript"] for item in final).strip()
     assert text.endswith(".")

@@ -51,8 +51,8 @@ def talk(
 ) -> tuple[list[Message], int | None, str | None]:
     """Send audio in pieces, more messages, and the end; returns what is heard, and how the socket closes."""
     pieces = [audio[start : start + piece] for start in range(0, len(audio), piece)]
-    heard, client = exchanged(server, f"/v1/live?{query}", *pieces, *words, CLOSE)
-    return heard, client.close_code, client.close_reason
+    events, client = exchanged(server, f"/v1/live?{query}", *pieces, *words, CLOSE)
+    return events, client.close_code, client.close_reason
 
 
 def events_of(messages: list[Message]) -> list[Message]:
@@ -182,10 +182,10 @@ def test_a_wrong_address_is_refused_with_the_reason(
     server: ServerThread, query: str, param: str, reported: str
 ) -> None:
     answer = refusal(server, f"/v1/live?{query}")
-    asked = httpx.get(f"{server.url}/v1/live?{query}")
-    assert asked.status_code == answer.status_code in (400, 404)
+    plain = httpx.get(f"{server.url}/v1/live?{query}")
+    assert plain.status_code == answer.status_code in (400, 404)
     error = json.loads(answer.body)["error"]
-    assert asked.json()["error"] == error, "which is how a page learns of it"
+    assert plain.json()["error"] == error, "which is how a page learns of it"
     assert error["param"] == param
     assert reported in error["message"]
 
@@ -240,12 +240,12 @@ TOO_MANY = (429, "rate_limit_exceeded", True)
 
 def answers(server: ServerThread) -> list[tuple[int, str, bool]]:
     """Ask for another session, by a socket and as a page asks why: status, code, whether a time is named."""
-    answer, asked = refusal(server, "/v1/live"), httpx.get(f"{server.url}/v1/live")
+    answer, plain = refusal(server, "/v1/live"), httpx.get(f"{server.url}/v1/live")
     return [
         (status, json.loads(body)["error"]["code"], int(headers["retry-after"]) >= 1)
         for status, headers, body in (
             (answer.status_code, answer.headers, answer.body),
-            (asked.status_code, asked.headers, asked.content),
+            (plain.status_code, plain.headers, plain.content),
         )
     ]
 

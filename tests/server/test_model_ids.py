@@ -65,8 +65,11 @@ def test_ids_mean_weights_that_are_here() -> None:
         for other in ("base", name):
             assert registry(theirs).resolve(other) == "Systran/faster-whisper-base", name
     for name in ("base.en", "whisper-base.en", "ggml-base.en.bin", "whisper-base-en"):
-        for asked, result in ((name, ("base", ("model",))), (name.replace("base", "tiny"), ("tiny.en", ()))):
-            assert (registry(SEVERAL).resolve(asked), registry(SEVERAL).ignored(asked)) == result, asked
+        for request, result in (
+            (name, ("base", ("model",))),
+            (name.replace("base", "tiny"), ("tiny.en", ())),
+        ):
+            assert (registry(SEVERAL).resolve(request), registry(SEVERAL).ignored(request)) == result, request
 
 
 @pytest.mark.parametrize("name", UNKNOWN)

@@ -82,13 +82,13 @@ def test_segments_are_translated(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "has_words", "has_segments"),
+    ("wanted", "has_words", "has_segments"),
     [([], False, True), (["segment"], False, True), (["word"], True, False)],
 )
 def test_times_are_given_where_they_are_asked_for(
-    asked: list[str], has_words: bool, has_segments: bool
+    wanted: list[str], has_words: bool, has_segments: bool
 ) -> None:
-    fields = [("timestamp_granularities[]", item) for item in asked]
+    fields = [("timestamp_granularities[]", item) for item in wanted]
     request = transcription_request(Fields([("response_format", "verbose_json"), *fields]))
     document = verbose_document(Transcript((), "en", 1.0, "nano"), request)
     assert ("words" in document, "segments" in document) == (has_words, has_segments)

@@ -69,14 +69,14 @@ def test_a_queue_keeps_order_and_lets_its_putter_wait() -> None:
 
     async def run() -> list[tuple[int, object]]:
         queue = InputQueue(max_samples=10)
-        one = np.ones(4, np.float32)
+        item = np.ones(4, np.float32)
         taken: list[tuple[int, object]] = []
 
         async def put() -> None:
             for _ in range(5):
-                await queue.put_audio(one)
+                await queue.put_audio(item)
             await queue.put(1)
-            await queue.put_audio(one)
+            await queue.put_audio(item)
             for _ in range(3 * MAX_COMMANDS):
                 await queue.put(2)
             await queue.put(3)
@@ -142,8 +142,8 @@ def test_events_are_numbered_by_utterance_and_moved_in_time() -> None:
         SpeechStarted(4.0, 4.1),
     ]
     numbers = UtteranceNumbers()
-    told = [*numbers.numbered(events[:3]), *numbers.numbered(events[3:])]
-    assert [one.utterance for one in told] == [1, 1, 1, 1, None, 2, 2, 2, 3, 3, 4]
+    reported = [*numbers.numbered(events[:3]), *numbers.numbered(events[3:])]
+    assert [item.utterance for item in reported] == [1, 1, 1, 1, None, 2, 2, 2, 3, 3, 4]
     for before, after in zip(events, [shifted(event, 10.0) for event in events], strict=True):
         document = event_document(after)
         if isinstance(before, Partial | Final):
@@ -168,19 +168,19 @@ def test_metrics_are_what_prometheus_reads() -> None:
     metrics.requests.labels('a"b\\c\n', "GET", "200").inc()
     metrics.live_wait.observe(0.3)
     metrics.live_wait.observe(1e9)
-    found = {
+    result = {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(metrics.text().decode())
         for sample in family.samples
     }
-    assert found["sottovoce_requests_total", "GET", "/v1/models", "200"] == 1
-    assert found["sottovoce_requests_total", "GET", 'a"b\\c\n', "200"] == 1
-    assert found["sottovoce_live_wait_seconds_bucket", "0.25"] == 0
-    assert found["sottovoce_live_wait_seconds_bucket", "0.5"] == 1
-    assert found["sottovoce_live_wait_seconds_bucket", "+Inf"] == 2
-    assert found[("sottovoce_live_wait_seconds_count",)] == 2
-    assert found[("sottovoce_file_audio_seconds_total",)] == 0
-    assert not [name for name, *_ in found if name.endswith("_created")]
+    assert result["sottovoce_requests_total", "GET", "/v1/models", "200"] == 1
+    assert result["sottovoce_requests_total", "GET", 'a"b\\c\n', "200"] == 1
+    assert result["sottovoce_live_wait_seconds_bucket", "0.25"] == 0
+    assert result["sottovoce_live_wait_seconds_bucket", "0.5"] == 1
+    assert result["sottovoce_live_wait_seconds_bucket", "+Inf"] == 2
+    assert result[("sottovoce_live_wait_seconds_count",)] == 2
+    assert result[("sottovoce_file_audio_seconds_total",)] == 0
+    assert not [name for name, *_ in result if name.endswith("_created")]
 
 
 def test_faults_of_the_program_say_nothing_of_it() -> None:

@@ -49,8 +49,8 @@ def pcm24(path: Path) -> bytes:
     return (np.interp(at, np.arange(len(samples)), samples) * 32767).astype("<i2").tobytes()
 
 
-def update(**heard: Any) -> Message:
-    return {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}}
+def update(**events: Any) -> Message:
+    return {"type": "session.update", "session": {"type": "transcription", "audio": {"input": events}}}
 
 
 def append(audio: bytes) -> Message:
@@ -78,10 +78,10 @@ def of(messages: list[Message], kind: str) -> list[Message]:
 
 def until(socket: ClientConnection, kind: str, n: int = 1) -> list[Message]:
     """Receive until `n` messages of a type have come."""
-    heard: list[Message] = []
-    while len(of(heard, kind)) < n:
-        heard.append(received(socket))
-    return heard
+    events: list[Message] = []
+    while len(of(events, kind)) < n:
+        events.append(received(socket))
+    return events
 
 
 def talk(
@@ -121,10 +121,10 @@ def test_the_client_of_openai_follows_turns_that_the_server_finds(server: Server
     events = asyncio.run(asyncio.wait_for(run(), 120))
     assert events[0].type == "session.created"
     (session,) = [event.session for event in events if event.type == "session.updated"]
-    heard = session.audio.input
-    told = (heard.format.type, heard.transcription.model, heard.noise_reduction)
-    assert told == ("audio/pcm", "nano", None)
-    assert heard.turn_detection.silence_duration_ms == 400
+    output = session.audio.input
+    reported = (output.format.type, output.transcription.model, output.noise_reduction)
+    assert reported == ("audio/pcm", "nano", None)
+    assert output.turn_detection.silence_duration_ms == 400
     done = [event for event in events if event.type == COMPLETED]
     assert [event.languages[0].code for event in done] == ["en", "de"]
     for event in done:
@@ -178,20 +178,20 @@ def test_telephone_formats(server: ServerThread, name: str) -> None:
     samples = load_audio(CLIPS / "en.flac")[::2]
     audio = encoded((samples * 32767).astype("<i2"), "mulaw" if name == "audio/pcmu" else "alaw").tobytes()
     wanted = update(format={"type": name}, transcription={"language": "en"}, turn_detection=None)
-    heard = talk(server, [wanted, *appended(audio, 4_000), COMMIT], COMPLETED)
-    assert "in the morning" in of(heard, COMPLETED)[0]["transcript"].lower()
+    events = talk(server, [wanted, *appended(audio, 4_000), COMMIT], COMPLETED)
+    assert "in the morning" in of(events, COMPLETED)[0]["transcript"].lower()
 
 
 def test_an_error_leaves_the_session_open(server: ServerThread) -> None:
     """Of what the model lacks, too."""
     wrong = [update(transcription={"language": "pl"}), update(transcription={"model": "other"})]
     right = [BY_CLIENT, *appended(pcm24(CLIPS / "en.flac")), COMMIT]
-    heard = talk(server, [*wrong, *right], COMPLETED)
-    told = [(error["error"]["param"], error["error"]["message"]) for error in of(heard, "error")]
-    assert sorted(param or "" for param, _ in told) == ["", "model"]
-    assert any("this model knows" in message for _, message in told)
-    assert any("expected one of nano" in message for _, message in told)
-    assert of(heard, COMPLETED)[0]["transcript"]
+    events = talk(server, [*wrong, *right], COMPLETED)
+    reported = [(error["error"]["param"], error["error"]["message"]) for error in of(events, "error")]
+    assert sorted(param or "" for param, _ in reported) == ["", "model"]
+    assert any("this model knows" in message for _, message in reported)
+    assert any("expected one of nano" in message for _, message in reported)
+    assert of(events, COMPLETED)[0]["transcript"]
 
 
 @pytest.mark.parametrize(("query", "status"), [("model=other", 404), ("call_id=rtc_1", 400)])
@@ -211,10 +211,10 @@ def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> 
     model = SlowModel(fail)
     with serving(model) as server, connected(server, URL) as socket:
         say(socket, BY_CLIENT, seconds(1))
-        heard = until(socket, "conversation.item.done")  # the next audio is not of the turn that failed
+        events = until(socket, "conversation.item.done")  # the next audio is not of the turn that failed
         say(socket, seconds(2), COMMIT)
-        heard += until(socket, COMPLETED)
-    kinds = [message["type"] for message in heard]
+        events += until(socket, COMPLETED)
+    kinds = [message["type"] for message in events]
     at = kinds.index(f"{BUFFER}.committed")
     assert kinds[at : at + 4] == [
         f"{BUFFER}.committed",
@@ -222,18 +222,18 @@ def test_a_turn_whose_text_cannot_be_found_fails_and_the_next_one_does_not() -> 
         "conversation.item.input_audio_transcription.failed",
         "conversation.item.done",
     ]
-    (failed,) = of(heard, "conversation.item.input_audio_transcription.failed")
-    assert "secret" not in json.dumps(heard)
-    assert failed["item_id"] != of(heard, COMPLETED)[0]["item_id"]
+    (failed,) = of(events, "conversation.item.input_audio_transcription.failed")
+    assert "secret" not in json.dumps(events)
+    assert failed["item_id"] != of(events, COMPLETED)[0]["item_id"]
 
 
 def test_silence_for_too_long_is_a_turn_of_its_own(server: ServerThread) -> None:
     turns = {"type": "server_vad", "idle_timeout_ms": 2000}
     messages = [update(turn_detection=turns, transcription={"language": "en"}), *appended(bytes(48_000 * 3))]
-    heard = talk(server, messages, "conversation.item.done")
-    (timeout,) = of(heard, f"{BUFFER}.timeout_triggered")
+    events = talk(server, messages, "conversation.item.done")
+    (timeout,) = of(events, f"{BUFFER}.timeout_triggered")
     assert timeout["audio_end_ms"] - timeout["audio_start_ms"] >= 2000
-    assert of(heard, COMPLETED)[0]["transcript"] == ""
+    assert of(events, COMPLETED)[0]["transcript"] == ""
 
 
 EMPTY = "input_audio_buffer_commit_empty"
@@ -331,27 +331,29 @@ def shown(message: Message) -> str:
 def test_every_message_has_its_answer(
     turn_server: ServerThread, turns: Message, said: tuple[Any, ...], expected: tuple[str, ...]
 ) -> None:
-    heard: list[Message] = []
+    events: list[Message] = []
     with connected(turn_server, URL) as socket:
 
         def hear_until(mark: str) -> None:
-            while not (heard and mark in json.dumps(heard[-1])):
-                heard.append(received(socket))
+            while not (events and mark in json.dumps(events[-1])):
+                events.append(received(socket))
 
         say(socket, turns)
         hear_until("session.updated")  # what cannot be read is answered before what waits in the queue
         say(socket, *said, update(transcription={"prompt": THE_END}))
         hear_until(THE_END)
-    answers = [shown(message) for message in heard if not message["type"].endswith(".delta")]
+    answers = [shown(message) for message in events if not message["type"].endswith(".delta")]
     assert answers == ["session.created", "session.updated", *expected, "session.updated"]
-    about = [message["error"]["event_id"] for message in of(heard, "error")]
+    about = [message["error"]["event_id"] for message in of(events, "error")]
     assert about == ["mine" if isinstance(said[-1], dict) else None] * len(about)
 
 
 def test_a_turn_is_as_long_as_all_its_audio(turn_server: ServerThread) -> None:
     messages = [BY_CLIENT, seconds(4), COMMIT, seconds(1), seconds(1), seconds(1), COMMIT]
-    heard = talk(turn_server, messages, COMPLETED, 2)
-    assert [one["usage"]["seconds"] for one in of(heard, COMPLETED)] == pytest.approx([4.0, 3.0], abs=0.002)
+    events = talk(turn_server, messages, COMPLETED, 2)
+    assert [entry["usage"]["seconds"] for entry in of(events, COMPLETED)] == pytest.approx(
+        [4.0, 3.0], abs=0.002
+    )
 
 
 def test_items_are_retrieved_and_deleted(turn_server: ServerThread) -> None:
@@ -359,11 +361,13 @@ def test_items_are_retrieved_and_deleted(turn_server: ServerThread) -> None:
         say(socket, BY_CLIENT, seconds(1), COMMIT)
         done = received(socket, "conversation.item.done")
         about = {"item_id": done["item"]["id"], "event_id": "mine"}
-        retrieve, delete = ({"type": f"conversation.item.{one}", **about} for one in ("retrieve", "delete"))
+        retrieve, delete = (
+            {"type": f"conversation.item.{entry}", **about} for entry in ("retrieve", "delete")
+        )
         say(socket, retrieve, delete, delete, seconds(1), COMMIT)
-        found = received(socket, "conversation.item.retrieved")
-        assert found["item"] == done["item"]
-        assert found["item"]["content"] == [{"type": "input_audio", "transcript": "word"}]
+        result = received(socket, "conversation.item.retrieved")
+        assert result["item"] == done["item"]
+        assert result["item"]["content"] == [{"type": "input_audio", "transcript": "word"}]
         gone = received(socket, "conversation.item.deleted")
         assert gone["item_id"] == done["item"]["id"]
         assert received(socket, "error")["error"]["code"] == "item_delete_invalid_item_id"
@@ -404,20 +408,23 @@ CANNOT_BE: list[tuple[Message, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("session", "param", "told"),
+    ("session", "param", "reported"),
     [
-        *(({"audio": {"input": given}}, f"audio.input.{param}", told) for given, param, told in CANNOT_BE),
+        *(
+            ({"audio": {"input": given}}, f"audio.input.{param}", reported)
+            for given, param, reported in CANNOT_BE
+        ),
         ({"audio": []}, "audio", "object or null"),
         ({"audio": {"input": 0}}, "audio.input", "object or null"),
         ({"include": "item.input_audio_transcription.logprobs"}, "include", "list"),
         ({"include": 0}, "include", "list"),
     ],
 )
-def test_fields_are_read_also_those_without_effect(session: Message, param: str, told: str) -> None:
+def test_fields_are_read_also_those_without_effect(session: Message, param: str, reported: str) -> None:
     with pytest.raises(ApiError) as wrong:
         updated_config(RealtimeSessionConfig(), {"type": "transcription", **session})
     assert (wrong.value.param, wrong.value.code) == (f"session.{param}", "invalid_value")
-    assert told in wrong.value.message
+    assert reported in wrong.value.message
 
 
 def test_fields_that_can_be_are_taken() -> None:
@@ -446,23 +453,23 @@ def test_a_client_secret_opens_the_realtime_api_and_nothing_else() -> None:
     with serving(SlowModel(), access=LOCKED) as server:
         with OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
             session: Any = update(transcription={"language": "de"}, turn_detection=None)["session"]
-            made = client.realtime.client_secrets.create(
+            created = client.realtime.client_secrets.create(
                 expires_after={"anchor": "created_at", "seconds": 60}, session=session
             )
-            assert made.session.type == "transcription"
-            assert time.time() + 50 < made.expires_at < time.time() + 70
+            assert created.session.type == "transcription"
+            assert time.time() + 50 < created.expires_at < time.time() + 70
         with (
-            OpenAI(base_url=f"{server.url}/v1", api_key=made.value, max_retries=0) as client,
+            OpenAI(base_url=f"{server.url}/v1", api_key=created.value, max_retries=0) as client,
             pytest.raises(openai.AuthenticationError),
         ):
             client.models.list()
         ways: tuple[dict[str, Any], ...] = (
-            {"additional_headers": bearer(made.value)},
-            {"subprotocols": ["realtime", f"openai-insecure-api-key.{made.value}"]},
+            {"additional_headers": bearer(created.value)},
+            {"subprotocols": ["realtime", f"openai-insecure-api-key.{created.value}"]},
         )
         for way in ways:
-            heard = talk(server, [], "session.created", **way)
-            heard_input = heard[0]["session"]["audio"]["input"]
+            events = talk(server, [], "session.created", **way)
+            heard_input = events[0]["session"]["audio"]["input"]
             assert heard_input["transcription"]["language"] == "de"
             assert heard_input["turn_detection"] is None
         unknown = refusal(server, URL, subprotocols=["realtime", "openai-insecure-api-key.ek_x"])
@@ -494,9 +501,9 @@ def test_a_session_that_no_header_could_carry_gets_no_secret() -> None:
 def test_a_secret_ends() -> None:
     secrets = ClientSecrets()
     secret, _ = secrets.make(RealtimeSessionConfig(language="de").document, 0.05)
-    found = secrets.first_valid([secret])
-    assert found is not None
-    assert updated_config(RealtimeSessionConfig(), found["session"]).language == "de"
+    result = secrets.first_valid([secret])
+    assert result is not None
+    assert updated_config(RealtimeSessionConfig(), result["session"]).language == "de"
     time.sleep(0.1)
     assert secrets.first_valid([secret]) is None
 
@@ -528,20 +535,24 @@ def heard(server: ServerThread, model: str, query: dict[str, str] | None = None)
 def test_segments_of_speakers_come_before_the_whole(model: str, query: dict[str, str]) -> None:
     with serving(talk_model()) as server:
         events = heard(server, model, query)
-    segments = [one for one in events if isinstance(one, ConversationItemInputAudioTranscriptionSegment)]
-    assert [(one.speaker, one.text) for one in segments] == [(speaker, text) for speaker, _, text in TALK]
+    segments = [
+        entry for entry in events if isinstance(entry, ConversationItemInputAudioTranscriptionSegment)
+    ]
+    assert [(entry.speaker, entry.text) for entry in segments] == [
+        (speaker, text) for speaker, _, text in TALK
+    ]
     assert events[-1 - len(segments) : -1] == segments
-    assert {one.item_id for one in segments} == {events[-1].item_id}
-    assert len({one.id for one in segments}) == len(TALK)
-    assert events[-1].transcript == " ".join(one.text for one in segments)
-    times = [at for one in segments for at in (one.start, one.end)]
+    assert {entry.item_id for entry in segments} == {events[-1].item_id}
+    assert len({entry.id for entry in segments}) == len(TALK)
+    assert events[-1].transcript == " ".join(entry.text for entry in segments)
+    times = [at for entry in segments for at in (entry.start, entry.end)]
     assert times == sorted(times)
 
 
 def test_other_models_tell_no_speakers() -> None:
     with serving(talk_model()) as server:
         events = heard(server, "gpt-4o-transcribe")
-    assert not [one for one in events if one.type.endswith(".segment")]
+    assert not [entry for entry in events if entry.type.endswith(".segment")]
 
 
 def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
@@ -561,17 +572,17 @@ def test_speakers_are_asked_for_by_the_name_of_the_model() -> None:
 def test_a_session_sent_back_as_it_was_told_is_the_same() -> None:
     """Clients change a field of what they got; the model has its own name there."""
     config = RealtimeSessionConfig(model="base", has_speakers=True)
-    told = dict(config.document)
-    assert updated_config(config, told) == config
-    told["include"] = ["item.input_audio_transcription.logprobs"]
-    assert updated_config(config, told) == replace(config, logprobs=True)
+    reported = dict(config.document)
+    assert updated_config(config, reported) == config
+    reported["include"] = ["item.input_audio_transcription.logprobs"]
+    assert updated_config(config, reported) == replace(config, logprobs=True)
     other = update(transcription={"model": "whisper-1"})["session"]
     assert not updated_config(config, other).has_speakers
 
 
 def test_words_of_nobody_known_go_with_their_neighbours() -> None:
     words = [Word(f" {i}", i, i + 1.0, 1.0, speaker=name) for i, name in enumerate([None, "B", None, "A"])]
-    assert [(name, len(own)) for name, own in speaker_runs(words)] == [("B", 3), ("A", 1)]
+    assert [(name, len(kept)) for name, kept in speaker_runs(words)] == [("B", 3), ("A", 1)]
     assert [name for name, _ in speaker_runs(words[:1])] == ["A"]
     assert speaker_runs([]) == []
 

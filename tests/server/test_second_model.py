@@ -115,10 +115,10 @@ def test_people_speak_while_the_second_model_reads(nano: Model) -> None:
         answer = pool.submit(openai, server)
         wait_until(lambda: second.n_waiting > 0)
         began = time.monotonic()
-        heard, code, _ = talk(server, clip("en"), query="languages=en")
+        events, code, _ = talk(server, clip("en"), query="languages=en")
         assert code == 1000
-        assert any(message["type"] == "final" and message["text"] for message in heard)
-        assert any(message["type"] == "partial" for message in heard)
+        assert any(message["type"] == "final" and message["text"] for message in events)
+        assert any(message["type"] == "partial" for message in events)
         assert time.monotonic() - began < 60.0
         assert not answer.done()
         assert second.n_waiting == 1

@@ -57,7 +57,7 @@ def test_a_ping_is_answered_while_audio_waits_and_all_text_comes(
 ) -> None:
     async def run(address: str) -> tuple[list[float], list[Message]]:
         pongs_s: list[float] = []
-        heard: list[Message] = []
+        events: list[Message] = []
         async with connect(f"ws://{address}{path}") as socket:
             for message in messages:
                 await socket.send(message if isinstance(message, bytes) else json.dumps(message))
@@ -68,14 +68,14 @@ def test_a_ping_is_answered_while_audio_waits_and_all_text_comes(
             if end == "closed":
                 await socket.send('{"type": "close"}')
             with suppress(ConnectionClosed):
-                while not heard or heard[-1]["type"] != end:
-                    heard.append(json.loads(await asyncio.wait_for(socket.recv(), 30)))
-        return pongs_s, heard
+                while not events or events[-1]["type"] != end:
+                    events.append(json.loads(await asyncio.wait_for(socket.recv(), 30)))
+        return pongs_s, events
 
     with serving(SlowModel(gate), limits=LIMITS) as server:
-        pongs_s, heard = asyncio.run(run(server.address))
+        pongs_s, events = asyncio.run(run(server.address))
     assert min(pongs_s) < PONG_S
-    texts = [text_of(message) for message in heard]
+    texts = [text_of(message) for message in events]
     assert " ".join(text for text in texts if text).split() == ["word"] * SECONDS
 
 
@@ -120,5 +120,5 @@ def test_a_client_that_waits_for_its_text_is_not_silent(n_seconds: int, update_s
         say(client, *[SECOND] * n_seconds)
         time.sleep(1.2)
         say(client, {"type": "close"})
-        heard = rest(client)
-    assert heard[-1] == {"type": "closed", "received": n_seconds}
+        events = rest(client)
+    assert events[-1] == {"type": "closed", "received": n_seconds}

@@ -92,12 +92,12 @@ async def begin(client: Any) -> None:
 
 
 async def told(client: Any) -> list[tuple[str, dict[str, Any]]]:
-    heard: list[tuple[str, dict[str, Any]]] = []
-    while not heard or heard[-1][0] not in ("transcript", "error"):
+    events: list[tuple[str, dict[str, Any]]] = []
+    while not events or events[-1][0] not in ("transcript", "error"):
         event = await client.read_event()
-        assert event is not None, heard
-        heard.append((event.type, event.data))
-    return heard
+        assert event is not None, events
+        events.append((event.type, event.data))
+    return events
 
 
 async def text_of(server: ServerThread, audio: bytes, **options: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -109,14 +109,14 @@ async def text_of(server: ServerThread, audio: bytes, **options: Any) -> list[tu
 
 def test_their_client_hears_a_recording_that_it_reads_after_the_end(nano: Model) -> None:
     with serving(nano, wyoming=ANYWHERE) as server:
-        heard = asyncio.run(text_of(server, clip("en"), language="en-US"))
-    kinds = [kind for kind, _ in heard]
+        events = asyncio.run(text_of(server, clip("en"), language="en-US"))
+    kinds = [kind for kind, _ in events]
     assert kinds[0] == "transcript-start"
     assert set(kinds[1:-1]) == {"transcript-chunk"}
-    text = heard[-1][1]["text"]
+    text = events[-1][1]["text"]
     assert "garden" in text
-    assert "".join(data["text"] for kind, data in heard if kind == "transcript-chunk").strip() == text
-    assert heard[-1][1]["language"] == "en"
+    assert "".join(data["text"] for kind, data in events if kind == "transcript-chunk").strip() == text
+    assert events[-1][1]["language"] == "en"
 
 
 def test_it_says_what_it_is(four: ServerThread) -> None:
@@ -127,8 +127,8 @@ def test_it_says_what_it_is(four: ServerThread) -> None:
             await client.write_event(Ping("still there?").event())
             return Info.from_event(described), await client.read_event()
 
-    found, pong = asyncio.run(run())
-    (program,) = found.asr
+    result, pong = asyncio.run(run())
+    (program,) = result.asr
     assert not program.requires_external_vad
     assert program.supports_transcript_streaming
     assert [model.name for model in program.models] == ["nano"]
@@ -158,10 +158,10 @@ def test_a_command_ends_with_a_pause_where_it_is_spoken_live() -> None:
             for _ in range(3):
                 await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
                 await asyncio.sleep(0.6)
-            heard = await asyncio.wait_for(told(client), 30)
+            events = await asyncio.wait_for(told(client), 30)
             await client.write_event(AudioChunk(16_000, 2, 1, SECOND).event())
             await client.write_event(AudioStop().event())
-            return str(heard[-1][1]["text"])
+            return str(events[-1][1]["text"])
 
     with serving(SlowModel(session=PausingSession), wyoming=ANYWHERE) as server:
         assert asyncio.run(run(server)) == "word word"
@@ -176,8 +176,8 @@ def test_a_recording_is_heard_beyond_a_pause(monkeypatch: pytest.MonkeyPatch) ->
             return [SpeechStarted(0.0, 0.1), *super().push(pcm), SpeechEnded(1.0, 1.7)]
 
     with serving(SlowModel(session=TwiceSession), wyoming=ANYWHERE) as server:
-        heard = asyncio.run(text_of(server, SECOND * 20))
-    assert heard[-1][1]["text"].split() == ["word"] * 20
+        events = asyncio.run(text_of(server, SECOND * 20))
+    assert events[-1][1]["text"].split() == ["word"] * 20
 
 
 def test_two_channels_at_another_rate(four: ServerThread) -> None:
@@ -322,9 +322,9 @@ def dropped(connections: list[socket.socket], n: int) -> list[bool]:
 
 def test_connections_that_say_nothing_shut_nobody_out(one: ServerThread) -> None:
     with silent(one, *[HERE] * 12) as idle:
-        heard = asyncio.run(asyncio.wait_for(text_of(one, SECOND), 10))
+        events = asyncio.run(asyncio.wait_for(text_of(one, SECOND), 10))
         gone = dropped(idle, 9)
-    assert heard[-1][1]["text"] == "word"
+    assert events[-1][1]["text"] == "word"
     assert gone == [True] * 9 + [False] * 3, "the one that was silent for longest goes first"
 
 
