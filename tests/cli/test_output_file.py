@@ -52,11 +52,6 @@ def test_a_document_named_after_another_recording_is_not_replaced_unasked(
         run(["transcribe", str(clip), *FAST, "-o", str(document), "--overwrite"])
 
 
-def test_a_device_takes_a_document(clip: Path, call: Call) -> None:
-    assert call("transcribe", clip, *FAST, "-f", "srt", "-o", "/dev/null") == ("", "")
-    assert Path("/dev/null").is_char_device()
-
-
 def test_a_recording_without_speech_says_so(tmp_path: Path, call: Call) -> None:
     place = tmp_path / "silence.wav"
     place.write_bytes(wav_bytes(np.zeros(48_000, np.float32)))

@@ -84,13 +84,6 @@ def test_narrow_beams_never_list_a_prefix_twice_nor_overestimate_it(seed: int) -
         assert hypothesis.score <= texts[hypothesis.tokens] + 1e-5
 
 
-def test_graves_example_sums_over_paths() -> None:
-    log_probs = np.log(np.array([[0.6, 0.4], [0.6, 0.4]]))
-    result = EmissionDecoder(labels(2, 0), CtcOptions(n_best=5)).decode(log_probs)[0]
-    assert [h.text for h in result] == ["a", ""]
-    assert [h.score for h in result] == pytest.approx([math.log(0.64), math.log(0.36)])
-
-
 @pytest.mark.parametrize("blank", [0, 2])
 def test_token_models_equal_enumeration(blank: int) -> None:
     log_probs = emissions(5, 4, seed=7)

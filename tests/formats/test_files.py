@@ -124,20 +124,6 @@ def test_options_of_a_layout_are_taken(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["talk.srt"]
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "talk.srt"
-    path.write_text("old")
-    with pytest.raises(OptionError, match="word times"):
-        save_transcript(
-            Transcript((Segment(0, 0.0, 1.0, " a", "en"),), "en", 1.0, ""),
-            path,
-            WriterOptions(max_line_width=9),
-        )
-    assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["talk.srt"])
-    with pytest.raises(OptionError, match="cannot be written"):
-        full().save(tmp_path / "none" / "talk.json")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

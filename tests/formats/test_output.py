@@ -127,16 +127,6 @@ def test_live_standard_output_gets_pieces_as_they_come(capsys: pytest.CaptureFix
         assert capsys.readouterr().out == "a"
 
 
-def test_every_document_has_its_own_file(tmp_path: Path) -> None:
-    paths = output_paths(["x/a.mp3", "b.wav"], tmp_path, ["srt", "json"])
-    assert paths == {
-        ("x/a.mp3", "srt"): tmp_path / "a.srt",
-        ("x/a.mp3", "json"): tmp_path / "a.json",
-        ("b.wav", "srt"): tmp_path / "b.srt",
-        ("b.wav", "json"): tmp_path / "b.json",
-    }
-
-
 def test_inputs_that_share_a_name_keep_more_of_it(tmp_path: Path) -> None:
     """Only as much as tells them apart, whatever the order in which they are given."""
     cases = {

@@ -249,12 +249,6 @@ def test_what_cannot_be_refuses_the_handshake(fake_server: ServerThread, query: 
     assert reported in json.loads(answer.body)["err_msg"]
 
 
-def test_a_model_that_is_not_there_is_404_and_theirs_mean_ours(fake_server: ServerThread) -> None:
-    for model in ("nova-2-phonecall", "enhanced", "whisper-large", "nano"):
-        talk(fake_server, f"{PLAIN}&model={model}")
-    assert refusal(fake_server, f"/v1/listen?{PLAIN}&model=other").status_code == 404
-
-
 def test_keys_are_asked_for_as_their_clients_send_them() -> None:
     with serving(SlowModel(), access=LOCKED, limits=ServerLimits(sessions=1)) as server:
         path = f"/v1/listen?{PLAIN}"

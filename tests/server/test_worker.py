@@ -191,25 +191,6 @@ def test_a_fault_of_the_engine_itself_ends_what_is_under_way_and_nothing_else(
         assert submit(model, lambda: "kept").result(10) == "kept"
 
 
-@pytest.mark.parametrize(("level", "calls"), [(0, [2.0, 4.0, 6.0, 7.0]), (2, [7.0])], ids=["idle", "load"])
-def test_under_load_one_update_takes_all_that_came_meanwhile(level: int, calls: list[float]) -> None:
-    async def run() -> list[float]:
-        output: list[float] = []
-        async with opened(level) as (_, _, session):
-            process = session._process
-
-            def noted() -> list[Event]:
-                events = process()
-                output.append(session.processed_s)
-                return events
-
-            session._process = noted  # type: ignore[method-assign]
-            await session.push(np.tile(TENTH, 70))
-        return output
-
-    assert asyncio.run(run()) == pytest.approx(calls)
-
-
 def test_who_sends_much_faster_than_anybody_speaks_has_the_turn_of_recordings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
