@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from threading import Event
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,9 +28,10 @@ from benchmarks.live.runs import (
 )
 from sottovoce.api import load_model
 from sottovoce.errors import OptionError
+from sottovoce.evaluation.latency import run_live
 from sottovoce.offline import transcription
 from sottovoce.streaming.session import Session
-from sottovoce.types import SAMPLE_RATE, SpeechEnded
+from sottovoce.types import SAMPLE_RATE, Samples, SpeechEnded, Word
 
 HELP = """Words wrong of a second pass, beside live words and the file (both passes: the beam of a file).
 
@@ -41,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_clips(parser)
     parser.add_argument("--realtime", type=int, default=0, help="measure delays on so many recordings [0]")
     parser.add_argument(
-        "--fit", action="store_true", help="read every utterance, and fit the words that are certain"
+        "--fit",
+        action="store_true",
+        help="fit the numbers of the pass, on these recordings and on their clips with a pause put in",
     )
     parser.add_argument("--final-model", default="", help="of the second pass and the file [--model]")
 
@@ -53,8 +58,9 @@ def run(given: argparse.Namespace) -> None:
     committed = settings(given)[0]
     read = replace(committed, finals="read", final_model=given.final_model)
     if given.fit:
-        transcription.CERTAIN = math.inf
-        read = replace(read, label=f"{read.label}, all read")
+        alone = chosen(argparse.Namespace(**vars(given) | {"together": 1}))
+        fit(bench, read, [*items, *map(broken, alone)])
+        return
     files = file_texts(bench, read, items)
     live = [bench.live(committed, item) for item in counted(items, "committed")]
     passes = [bench.live(read, item) for item in counted(items, "read")]
@@ -76,8 +82,6 @@ def run(given: argparse.Namespace) -> None:
         rows.append([name, *shown])
     n_words = sum(errors(item, "").n_reference for item in items)
     show_table([f"{len(items)} recordings, {n_words} words", *HEADS], rows)
-    if given.fit:
-        show_certainty([each for one in passes for each in one.run.readings])
     timed = items[: given.realtime]
     delays_s = [late for item in timed for late in final_delays_s(bench.session(read, item), item)]
     if delays_s:
@@ -88,23 +92,127 @@ def run(given: argparse.Namespace) -> None:
     show_live_json("finals", [committed, read], {"part": given.part, "found": figures})
 
 
-MOST_CHANGED = 0.01
-"""Share of unread utterances whose words a second pass would change."""
+WINDOWS_S = (0.0, 5.0, 10.0, 15.0, 30.0)
+PROBABILITIES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
+MOST_MORE = 0.002
+"""Words wrong that a shorter window, or fewer readings, may add."""
+BREAK_S = 0.8
 
 
-def show_certainty(readings: Sequence[tuple[float, bool]]) -> None:
-    """Print, by least probability of a word, the share of utterances, and of these the changed ones; and the
-    least probability with at most MOST_CHANGED of them.
-    """
-    ordered = sorted(readings, reverse=True)
-    changed = np.cumsum([is_changed for _, is_changed in ordered]) / np.arange(1, len(ordered) + 1)
-    rows = []
-    for least in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
-        n = sum(each >= least for each, _ in ordered)
-        rows.append([f"{least:g}", percent(n / len(ordered)), percent(changed[n - 1]) if n else ""])
-    show_table(["all words at least", "utterances", "of these changed"], rows)
-    n = max((at for at, share in enumerate(changed, 1) if share <= MOST_CHANGED), default=0)
-    print(f"\nfitted: {ordered[n - 1][0] if n else 1.0:.3f}, {percent(n / len(ordered))} of utterances")
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """An utterance: its first sample and the one behind it, and its committed words."""
+
+    start: int
+    end: int
+    words: tuple[Word, ...]
+
+
+def fit(bench: Bench, setting: Setting, items: Sequence[Item]) -> None:
+    """Print errors and cost of each window, and the errors where certain utterances are not read."""
+    files = file_texts(bench, setting, items)
+    spoken = [utterances(bench, setting, item) for item in counted(items, "utterances")]
+    texts = [text_of(one.words for one in some) for some in spoken]
+    rows, found = [["live words", *rates(items, texts, files), ""]], {}
+    audio_s = sum(len(item.samples()) for item in items) / SAMPLE_RATE
+    for window_s in WINDOWS_S:
+        pairs = zip(items, spoken, strict=True)
+        found[window_s] = [again(bench, setting, window_s, *pair) for pair in pairs]
+        texts = [text_of(words) for words, _ in found[window_s]]
+        cpu = sum(cpu_s for _, cpu_s in found[window_s]) / audio_s
+        rows.append([f"{window_s:g} s", *rates(items, texts, files), f"{cpu:.3f}"])
+    wrong = {at: error_rate(items, [text_of(words) for words, _ in some]) for at, some in found.items()}
+    window_s = min(at for at, rate in wrong.items() if rate <= min(wrong.values()) + MOST_MORE)
+    n_utterances = sum(map(len, spoken))
+    show_table([f"{len(items)} recordings, {n_utterances} utterances", *HEADS[:2], HEADS[-1]], rows)
+    print(f"\nfitted: {window_s:g} s\n")
+    rows, fitted = [], 1.0
+    for probability in PROBABILITIES:
+        certain = [[least_of(one.words) >= probability for one in some] for some in spoken]
+        texts = [
+            text_of(one.words if stays else read for one, read, stays in zip(some, words, which, strict=True))
+            for some, (words, _), which in zip(spoken, found[window_s], certain, strict=True)
+        ]
+        share, rate = sum(map(sum, certain)) / n_utterances, error_rate(items, texts)
+        rows.append([f"{probability:g}", percent(share), percent(rate)])
+        if fitted == 1.0 and rate <= wrong[window_s] + MOST_MORE:
+            fitted = probability
+    show_table(["all words at least", "unread", "words wrong"], rows)
+    print(f"\nfitted: {fitted:g}")
+
+
+def rates(items: Sequence[Item], texts: Sequence[str], files: Sequence[str]) -> tuple[str, str]:
+    return percent(error_rate(items, texts)), apart(beside(items, files, texts))
+
+
+def least_of(words: Sequence[Word]) -> float:
+    return min(word.probability for word in words)
+
+
+def text_of(utterances: Iterable[Sequence[Word]]) -> str:
+    return "".join(word.word for words in utterances for word in words).strip()
+
+
+def broken(item: Item) -> Item:
+    """A recording with a pause at the quietest moment of its middle third."""
+    samples, frame = item.samples(), SAMPLE_RATE // 50
+    n_frames = len(samples) // frame
+    energy = np.convolve(
+        (samples[: n_frames * frame].reshape(-1, frame) ** 2).sum(axis=1), np.ones(5), "same"
+    )
+    at = frame * (n_frames // 3 + int(energy[n_frames // 3 : 2 * n_frames // 3].argmin()))
+    pause = np.zeros(round(BREAK_S * SAMPLE_RATE), np.float32)
+    source = np.concatenate([samples[:at], pause, samples[at:], pause])
+    return replace(item, name=f"{item.name}, broken", source=source)
+
+
+def utterances(bench: Bench, setting: Setting, item: Item) -> list[Spoken]:
+    """The utterances that a session gives to its second pass."""
+    found: list[Spoken] = []
+
+    def note(pcm: Samples, start_s: float, words: Sequence[Word], stopped: Event) -> None:
+        start = round(start_s * SAMPLE_RATE)
+        found.append(Spoken(start, start + len(pcm), tuple(words)))
+
+    key = f"utterances of {setting.key}"
+    kept = bench.log.get(key, item.name)
+    if kept is not None:
+        rows = kept["utterances"]
+        return [Spoken(one["start"], one["end"], words_from(one["words"])) for one in rows]
+    session = bench.session(setting, item)
+    assert session._second_pass is not None
+    session._second_pass._read_utterance = note
+    run_live(session, item.samples(), chunk_s=setting.chunk_s)
+    bench.log.add(key, item.name, {"utterances": [asdict(one) for one in found]})
+    return found
+
+
+def again(
+    bench: Bench, setting: Setting, window_s: float, item: Item, spoken: Sequence[Spoken]
+) -> tuple[list[tuple[Word, ...]], float]:
+    """Return the words of each utterance after a second pass that reads all, and processor seconds."""
+    key = f"windows of {window_s:g} s of {setting.key}"
+    kept = bench.log.get(key, item.name)
+    if kept is not None:
+        return [words_from(one) for one in kept["words"]], kept["cpu_s"]
+    transcription.WINDOW_S, transcription.CERTAIN = window_s, math.inf
+    session, samples = bench.session(setting, item), item.samples()
+    assert session._second_pass is not None
+    reader = cast("Any", session._second_pass._read_utterance).__self__
+    began = time.process_time()
+    words = [
+        reader.words(samples[one.start : one.end], one.start / SAMPLE_RATE, one.words, Event())
+        for one in spoken
+    ]
+    cpu_s = time.process_time() - began
+    session.close()
+    rows = [[asdict(word) for word in some] for some in words]
+    bench.log.add(key, item.name, {"words": rows, "cpu_s": cpu_s})
+    return words, cpu_s
+
+
+def words_from(rows: Iterable[Mapping[str, Any]]) -> tuple[Word, ...]:
+    return tuple(Word(**word) for word in rows)
 
 
 def file_texts(bench: Bench, setting: Setting, items: Sequence[Item]) -> list[str]:

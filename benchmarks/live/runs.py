@@ -252,7 +252,6 @@ def run_from(found: Mapping[str, Any]) -> LiveRun:
         compute_s=found["compute_s"],
         cpu_s=found["cpu_s"],
         final_words=tuple(Word(**word) for word in found.get("final_words", ())),
-        readings=tuple((least, changed) for least, changed in found.get("readings", ())),
     )
 
 

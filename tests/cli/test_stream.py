@@ -282,12 +282,12 @@ def test_a_terminal_shows_colours_and_dims_what_may_change() -> None:
 
 
 def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: Path) -> None:
-    """The live command hears no end on standard input, and SIGTERM is one."""
+    """The live command hears no end on standard input, and SIGTERM is one. Each utterance has one final."""
     pcm = (load_audio(CLIP) * 32768).clip(-32768, 32767).astype("<i2").tobytes()
     heard = tmp_path / "heard.wav"
     command = [sys.executable, "-m", "sottovoce", "stream", "-", *QUICK, "-l", "en", "--jsonl"]
     process = subprocess.Popen(
-        [*command, "--save-audio", str(heard)],
+        [*command, "--finals", "read", "--save-audio", str(heard)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -304,9 +304,10 @@ def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: P
     assert process.returncode == 143
     assert error == b"terminated: transcribing the rest\n"
     events = [json.loads(line) for line in [first, *rest.splitlines()]]
-    partials = "".join(event["text"] for event in events if event["type"] == "partial")
-    finals = "".join(event["text"] for event in events if event["type"] == "final")
-    assert finals.strip() == partials.strip() != ""
+    partials, finals = ([event for event in events if event["type"] == kind] for kind in ("partial", "final"))
+    committed = [word for event in finals for word in event["committed"]]
+    assert committed == [word for event in partials for word in event["words"]] != []
+    assert [event["utterance"] for event in finals] == sorted({event["utterance"] for event in partials})
     with wave.open(str(heard)) as file:
         assert file.getnframes() > 0
 

@@ -18,6 +18,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.document import event_document
 from sottovoce.offline import transcription
 from sottovoce.options.live import LiveOptions
+from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.streaming.second_pass import ReadUtterance, SecondPass
 from sottovoce.streaming.session import Session, SessionOptions
 from sottovoce.text.normalize import plain
@@ -176,6 +177,27 @@ def test_certain_words_are_not_read(model: Model, monkeypatch: pytest.MonkeyPatc
     assert not any(final.is_read for final in finals)
     other = finals_of(listen(model.session("en", final_model=load_model("nano"), options=options), audio))
     assert all(final.is_read for final in other)
+
+
+def test_words_that_are_not_read_are_the_prompt_of_the_next_reading(model: Model) -> None:
+    """As the text before is in a file, after a pause that ends the window."""
+    audio, running = load_audio(CLIP), threading.Event()
+    first, second = np.split(audio, [len(audio) // 2])
+    words = model.transcribe(first, language="en", word_timestamps=True).words
+    certain = [replace(word, probability=1.0, tokens=()) for word in words]
+    options = model.options(TranscribeOptions(word_timestamps=True), language="en")
+    reader = transcription.UtteranceTranscription(model.transcriber(options), is_same_model=True)
+    assert reader.words(first, 50.0, certain, running) is None
+    found = reader.words(second, 100.0, words, running)
+    prompt = "".join(word.word for word in words)
+    alone, prompted = (
+        model.transcribe(
+            second, language="en", options=TranscribeOptions(initial_prompt=text, word_timestamps=True)
+        ).words
+        for text in (None, prompt)
+    )
+    assert found == tuple(replace(word, start=word.start + 100, end=word.end + 100) for word in prompted)
+    assert prompted != alone
 
 
 @pytest.mark.parametrize("name", ["nano", "ctc:nano"])

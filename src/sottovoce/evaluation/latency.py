@@ -14,7 +14,6 @@ from typing import Protocol
 
 from sottovoce.errors import InputError
 from sottovoce.evaluation.language_scores import FoundSwitch
-from sottovoce.text.normalize import plain
 from sottovoce.text.word_edits import align_words
 from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Word
 
@@ -144,8 +143,7 @@ class LiveRun:
 
     delays_s, elapsed_s: audio received and the clock when each word came. compute_s, cpu_s: time inside the
     session. late_updates: share of updates that were unfinished when the next audio arrived. final_words: of
-    the finals, which differ from the words after a second pass. readings: of each final of a second pass, the
-    least probability of its committed words, and whether other words were read.
+    the finals, which differ from the words after a second pass.
     """
 
     words: tuple[Word, ...]
@@ -158,7 +156,6 @@ class LiveRun:
     cpu_s: float
     late_updates: float = 0.0
     final_words: tuple[Word, ...] = ()
-    readings: tuple[tuple[float, bool], ...] = ()
 
     @property
     def text(self) -> str:
@@ -182,7 +179,6 @@ def run_live(
     step = max(1, round(chunk_s * SAMPLE_RATE))
     words: list[tuple[Word, float, float]] = []
     final_words: list[Word] = []
-    readings: list[tuple[float, bool]] = []
     first: str | None = None
     switches: list[FoundSwitch] = []
     clock = compute = cpu = 0.0
@@ -200,9 +196,6 @@ def run_live(
                 words += [(word, event.emission_time, clock) for word in event.words]
             elif isinstance(event, Final):
                 final_words += event.words
-                if event.is_read:
-                    least = min(word.probability for word in event.committed or ())
-                    readings.append((least, plain(event.text) != plain(event.committed_text)))
             elif isinstance(event, LanguageChanged) and event.previous is None:
                 first = event.target
             elif isinstance(event, LanguageChanged):
@@ -218,5 +211,4 @@ def run_live(
         cpu_s=cpu,
         late_updates=sum(late) / len(late),
         final_words=tuple(final_words),
-        readings=tuple(readings),
     )

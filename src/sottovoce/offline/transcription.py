@@ -28,6 +28,7 @@ from sottovoce.offline.regroup import clean_segment, segment_moved
 from sottovoce.offline.resume import (
     ChannelsPlace,
     DraftState,
+    FollowerState,
     ResumePoint,
     SeekPlace,
     SpeechPlace,
@@ -35,7 +36,7 @@ from sottovoce.offline.resume import (
     state_at,
 )
 from sottovoce.offline.speakers import by_turn_tokens, channels_apart, with_speakers
-from sottovoce.offline.transcriber import RecordingTranscriber, SecondModel, Segments
+from sottovoce.offline.transcriber import Context, RecordingTranscriber, SecondModel, Segments
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import Batching, BatchingRuntime, Caller, Priority
 from sottovoce.runtime.calls import ObservedRuntime, Runtime
@@ -330,15 +331,9 @@ class _Utterance:
 
 
 CERTAIN = 0.73
-"""Utterances whose committed words are all this probable are not transcribed again.
-Source: `python -m benchmarks live finals --part dev --clips 120 --fit`.
-"""
+"""Utterances whose committed words are all this probable are not transcribed again."""
 WINDOW_S = 15.0
-"""Utterances that are transcribed together, at most: a compromise of errors and cost. Source:
-docs/research/live.md, the second pass.
-"""
-SPLIT_S = 0.5
-"""Words of earlier utterances end at most so long after them."""
+"""Utterances that are transcribed together, at most. Both are fitted by `benchmarks live finals --fit`."""
 
 
 @dataclass(eq=False)
@@ -369,35 +364,64 @@ class UtteranceTranscription:
             self._window.clear()
         while self._window and end_s - self._window[0].start_s > WINDOW_S:
             del self._window[0]
-        earlier, words, before = [*self._window], None, self._after
-        self._window.append(_Utterance(start_s, pcm, committed, before))
+        self._window.append(_Utterance(start_s, pcm, committed, self._after))
         certain = CERTAIN if self.is_same_model else math.inf
-        if min((word.probability for word in committed), default=0.0) < certain:
-            words = self._after_all(stopped, [word for each in earlier for word in each.words])
-            if not stopped.is_set():
-                self._window[-1] = replace(self._window[-1], words=words)
+        is_certain = min((word.probability for word in committed), default=0.0) >= certain
+        words = None if is_certain else self._again(stopped)
+        if words is None:
+            self._after = self._followed_by(committed)
+        else:
+            self._window[-1] = replace(self._window[-1], words=words)
         return words
 
-    def _after_all(self, stopped: Event, earlier: Sequence[Word]) -> tuple[Word, ...]:
-        """Transcribe the window; return the words after those of earlier utterances."""
+    def _again(self, stopped: Event) -> tuple[Word, ...] | None:
+        """Transcribe the window; return the words of its last utterance, or None if it was stopped."""
         first, last = self._window[0], self._window[-1]
         pcm = np.concatenate([each.pcm for each in self._window])
         recording, control = Recording(pcm, self.transcriber.options), RunControl(abort=stopped.is_set)
         segments = FileTranscription(self.transcriber, recording, control, resume=first.before)
         words = [word for each in segments for word in segment_moved(each, first.start_s).words or ()]
-        point = segments.resume_point
-        if point is not None and not stopped.is_set():
+        if stopped.is_set():
+            return None
+        if (point := segments.resume_point) is not None:
             follower = point.follower and replace(point.follower, pieces=())
             progress = replace(point.progress, duration=None, position=0.0, skipped=())
-            place = SeekPlace(0, 0, 0.0, 0)
-            self._after = replace(point, progress=progress, follower=follower, place=place, n_segments=0)
-        n_before = sum(word.end <= last.start_s for word in words)
-        near = [word for word in words if word.end <= last.start_s + SPLIT_S]
-        pairs = enumerate(
-            equal_words([_letters(word) for word in near], [_letters(word) for word in earlier])
-        )
-        n_before = max([n_before, *(place + 1 for place, equal in pairs if equal is not None)])
+            self._after = replace(point, progress=progress, follower=follower, place=START, n_segments=0)
+        earlier = [_letters(word) for each in self._window[:-1] for word in each.words]
+        others = [*earlier, *map(_letters, last.words)]
+        places = equal_words([*map(_letters, words)], others)
+        before = [n for n, at in enumerate(places, 1) if at is not None and at < len(earlier)]
+        after = [n for n, at in enumerate(places) if at is not None and at >= len(earlier)]
+        n_before, until = max(before, default=0), min(after, default=len(words))
+        n_before += sum(word.end <= last.start_s for word in words[n_before:until])
         return tuple(words[n_before:])
+
+    def _followed_by(self, words: Sequence[Word]) -> ResumePoint | None:
+        """Return the state after committed words; text before another language is no context."""
+        tokenizer, options, point = self.transcriber.tokenizer, self.transcriber.options, self._after
+        if tokenizer is None:
+            return point
+        context = Context(tokenizer, options, self.transcriber.runtime.backend.dims.n_text_ctx)
+        point = point or ResumePoint(TranscriptionState(words[0].language), context.tokens, True, None, START)
+        follower = point.follower or FollowerState(options.follows_languages, is_beginning=True)
+        spoken_s, language = {**follower.spoken_s}, point.progress.language
+        context.tokens = point.context
+        for word in words:
+            if word.language != language:
+                context.reset()
+            language = word.language
+            context.remember(tokenizer.encode(word.word))
+            spoken_s[language or ""] = spoken_s.get(language or "", 0.0) + word.end - word.start
+        return replace(
+            point,
+            progress=replace(point.progress, language=language),
+            context=context.tokens,
+            is_first=False,
+            follower=replace(follower, is_beginning=False, spoken_s=spoken_s),
+        )
+
+
+START = SeekPlace(0, 0, 0.0, 0)
 
 
 def _letters(word: Word) -> str:

@@ -38,23 +38,22 @@ MOST_HELD_S = 60.0
 
 @dataclass(eq=False)
 class _Reading:
-    """An utterance in the second pass. final: with its committed words. words: None: it is not read."""
+    """An utterance in the second pass. final: with its committed words. words: None: these stay."""
 
     final: Final
     stopped: threading.Event
-    words: Future[tuple[Word, ...] | None] | None
+    words: Future[tuple[Word, ...] | None]
 
     @property
     def is_done(self) -> bool:
-        return self.stopped.is_set() or self.words is None or self.words.done()
-
-    def stop(self) -> None:
-        if not self.is_done:
-            self.stopped.set()
+        return self.stopped.is_set() or self.words.done()
 
     def result(self, now_s: float) -> Final:
         final = replace(self.final, emission_time=now_s, committed=self.final.words)
-        if self.stopped.is_set() or self.words is None or self.words.exception() is not None:
+        if self.stopped.is_set():
+            return final
+        if (error := self.words.exception()) is not None:
+            log.warning("the second pass failed: %s", type(error).__name__)
             return final
         if (found := self.words.result()) is None:
             return final
@@ -124,10 +123,11 @@ class SecondPass:
 
     def wait(self, wait_s: float) -> None:
         """Wait for the utterances so far, and stop those that are not read within so many seconds."""
-        unread = [each.words for each in self._readings if each.words is not None and not each.is_done]
-        wait(unread, wait_s if math.isfinite(wait_s) else None)
-        for each in self._readings:
-            each.stop()
+        unread = [each for each in self._readings if not each.is_done]
+        wait([each.words for each in unread], wait_s if math.isfinite(wait_s) else None)
+        for each in unread:
+            if not each.is_done:
+                each.stopped.set()
 
     def close(self, wait_s: float | None = None) -> None:
         """Wait, by default for the time of the pass, and end the thread."""
@@ -153,26 +153,19 @@ class SecondPass:
     def _begin(self, final: Final, end: int, *, realtime: bool) -> None:
         unread = [each for each in self._readings if not each.is_done]
         if len(unread) > 1 and realtime:
-            unread[0].stop()
-        elif len(unread) > 1 and (words := unread[0].words) is not None:
-            wait([words])
-        stopped, words = threading.Event(), None
-        if not self._is_closed:
+            unread[0].stopped.set()
+        elif len(unread) > 1:
+            wait([unread[0].words])
+        stopped, words = threading.Event(), Future[tuple[Word, ...] | None]()
+        if self._is_closed:
+            words.set_result(None)
+        else:
             start = min(max(self._start, self._buffer.start), end)
             pcm = self._buffer.view(start, end).copy()
-            words = self._thread.submit(self._read, pcm, start / SAMPLE_RATE, final.words, stopped)
+            words = self._thread.submit(self._read_utterance, pcm, start / SAMPLE_RATE, final.words, stopped)
             words.add_done_callback(lambda _: self.notify())
         self._readings.append(_Reading(final, stopped, words))
         self._start = self._end = end
-
-    def _read(
-        self, pcm: Samples, start_s: float, committed: Sequence[Word], stopped: threading.Event
-    ) -> tuple[Word, ...] | None:
-        try:
-            return self._read_utterance(pcm, start_s, committed, stopped)
-        except Exception as error:
-            log.warning("the second pass failed: %s", type(error).__name__)
-            raise
 
 
 def _with_speaker(word: Word, committed: Sequence[Word]) -> Word:
