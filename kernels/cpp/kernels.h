@@ -91,6 +91,8 @@ struct TokenChoice {
 struct EncoderKernels;  // see encoder_kernels.h
 struct Silero;          // see silero.h
 struct SpeechWindows;
+struct AttentionStatistics;  // see alignatt.h
+struct AttentionRows;
 
 struct Kernels {
     const char* name;
@@ -102,6 +104,10 @@ struct Kernels {
     void (*attend_cross)(const CrossAttention& attention);
     int (*choose)(const TokenChoice& choice);  // 0 where two of the best are equal, or there are fewer
     void (*detect_speech)(const Silero& network, const SpeechWindows& windows);
+    void (*update_statistics)(const AttentionStatistics& before, const AttentionRows& attention,
+                              const AttentionStatistics& after);  // after.n_tokens is set
+    int (*attended_frame)(const AttentionStatistics& all, const AttentionRows& attention, float floor);
+    void (*mean_of_medians)(const AttentionRows& scores, float* out);  // (n_tokens, n_frames), over heads
     const EncoderKernels* encoder;
 };
 

@@ -145,7 +145,7 @@ def test_an_instruction_set_that_is_not_there_is_an_error_of_the_user(
     monkeypatch.delitem(sys.modules, "sottovoce_kernels")
     monkeypatch.setenv("SOTTOVOCE_KERNELS", "mmx")
     with pytest.raises(OptionError, match="'mmx' given, expected auto or one of portable"):
-        load_kernels("packed")
+        load_kernels("alignatt")
 
 
 def test_an_instruction_set_of_no_name_is_the_best() -> None:
@@ -167,7 +167,7 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch, instruction_set: str | None) -
     """Pretend that the package is there with these instructions, or is not."""
     created = None if instruction_set is None else SimpleNamespace(in_use=lambda: instruction_set)
     monkeypatch.setitem(sys.modules, "sottovoce_kernels", created)
-    monkeypatch.setitem(sys.modules, "sottovoce_kernels.packed", created)
+    monkeypatch.setitem(sys.modules, "sottovoce_kernels.alignatt", created)
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_without_pytorch_the_kernels_are_used_or_an_extra_is_named(
         choose_device("cuda")
 
 
-def test_auto_does_without_kernels_that_pack_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_does_without_kernels_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     with_kernels(monkeypatch, "amx")
-    monkeypatch.delitem(sys.modules, "sottovoce_kernels.packed")
+    monkeypatch.delitem(sys.modules, "sottovoce_kernels.alignatt")
     choice = choose_runtime("auto", "auto", CPU, WIDE)
     assert choice.name == "torch"
     assert "sottovoce-kernels is too old (pip install ./kernels)" in choice.reason

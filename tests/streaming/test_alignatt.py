@@ -7,16 +7,19 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import pytest
+import sottovoce_kernels as kernels
 
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.decoding.alignment import RunningStatistics, median_filter
 from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd
 from sottovoce.models.backend import EncoderOutput, RowsOutput, RunningRows, StepGroup, StepPart
+from sottovoce.runtime.native import NativeDecoder, NativeRows
 from sottovoce.streaming.alignatt import (
     AlignAttDecoder,
     AlignAttHypothesis,
@@ -54,20 +57,42 @@ def random_attention(seed: int, n_rows: int, n_tokens: int, n_frames: int) -> Fl
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-class Tracked:
-    """Rows that attend as told, whose logits are equal; the frontier of each."""
+class KernelRows(NativeRows):
+    """Rows of the kernels whose decoder step gives the numbers of a `Tracked`."""
 
-    def __init__(self) -> None:
-        self.end = AlignAttEnd(VOCABULARY, 1, ((0, 0), (0, 1), (1, 0)))
-        self.rows = AttendingRows(cast("RunningRows", self))
+    def __init__(self, tracked: Tracked) -> None:
+        super().__init__(cast("NativeDecoder", tracked), "tracked")
+        self.dims, self._tracked = tracked.dims, tracked
+
+    def _checked(self, *_: object) -> list[int]:
+        return [self._tracked.attention.shape[2]]
+
+
+class Tracked:
+    """Rows that attend as told, with random logits; the frontier of each.
+
+    n_best: tokens of each row. parts: results of the steps.
+    """
+
+    dims = SimpleNamespace(n_vocab=VOCABULARY.n_vocab)
+
+    def __init__(self, *, in_kernels: bool = False, n_best: int = 1) -> None:
+        self.end = AlignAttEnd(VOCABULARY, n_best, ((0, 0), (0, 1), (1, 0)), returns_log_probs=True)
+        self.rows = KernelRows(self) if in_kernels else AttendingRows(cast("RunningRows", self))
         self.places: list[int] = []
         self.lengths: list[int] = []
         self.frontier: list[int] = []
+        self.parts: list[StepPart] = []
+        self._logits = np.random.default_rng(0)
 
-    def step(
-        self, tokens: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], **_: object
-    ) -> RowsOutput:
-        logits = np.zeros((sum(map(len, wanted)), VOCABULARY.n_vocab), np.float32)
+    def step(self, *given: object, **options: object) -> RowsOutput:
+        """Answer as `RunningRows`, or write the numbers as `NativeDecoder`."""
+        *_, tokens, wanted = (each for each in given if isinstance(each, list))
+        shape = sum(map(len, wanted)), VOCABULARY.n_vocab
+        logits = 5 * self._logits.standard_normal(shape, np.float32)
+        if isinstance(given[-1], np.ndarray):
+            given[-1][:] = logits
+            cast("Floats", options["attention"])[:] = self.attention
         return RowsOutput(logits, self.attention, [len(new) for new in tokens], self.lengths)
 
     def _computed(
@@ -79,6 +104,7 @@ class Tracked:
         ((part,),) = self.rows.steps(
             [[0] * n_new for _ in rows], [StepGroup(end, rows, wanted, np.array(columns))]
         )
+        self.parts.append(part)
         return part
 
     def admit(self, n_frames: int, attention: Floats, n_cached: int = 0) -> RunningStatistics:
@@ -87,7 +113,7 @@ class Tracked:
         place = max([0, *self.places]) + 1
         end, n = replace(self.end, reads_prefixes=True), attention.shape[1]
         self.rows.begin(end, {place: None})
-        part = self._computed(end, attention, [(place, place, n_frames, n, n_cached)], n)
+        part = self._computed(end, attention, [(place, place, n_frames, n, n_cached, 0)], n)
         self.places.append(place)
         self.lengths.append(n_frames)
         self.frontier.append(int(part.outputs[0][0, 0]))
@@ -98,7 +124,7 @@ class Tracked:
     def extend(self, attention: Floats) -> None:
         """Add the attention (R, n_heads, width) of a token of each row."""
         targets = range(1, len(self.places) + 1)
-        columns = [(*row, 1, 0) for row in zip(self.places, targets, self.lengths, strict=True)]
+        columns = [(*row, 1, 0, 0) for row in zip(self.places, targets, self.lengths, strict=True)]
         part = self._computed(self.end, attention.swapaxes(0, 1), columns, 1)
         self.places, self.frontier = list(targets), part.outputs[0][:, 0].astype(int).tolist()
 
@@ -106,9 +132,9 @@ class Tracked:
         self.places, self.lengths = [self.places[row] for row in rows], [self.lengths[row] for row in rows]
 
 
-def whole(rows: Floats, n_frames: int) -> Tracked:
+def whole(rows: Floats, n_frames: int, *, in_kernels: bool = False) -> Tracked:
     """Of rows that come together, each with all its tokens."""
-    tracked = Tracked()
+    tracked = Tracked(in_kernels=in_kernels)
     for row in rows:
         tracked.admit(n_frames, row)
     return tracked
@@ -117,7 +143,7 @@ def whole(rows: Floats, n_frames: int) -> Tracked:
 @pytest.mark.parametrize("seed", range(5))
 def test_running_statistics_equal_the_whole_history(seed: int) -> None:
     rows = random_attention(seed, 2, 40, 90)
-    tracked = whole(rows[:, :, :5], 80)
+    tracked = whole(rows[:, :, :5], 80, in_kernels=seed % 2 == 1)
     for t in range(5, 40):
         tracked.extend(rows[:, :, t])
         assert tracked.frontier == reference_frontier(rows[:, :, : t + 1, :80]).tolist()
@@ -141,7 +167,7 @@ def test_rows_of_any_length_and_age_are_tracked_as_alone(seed: int) -> None:
     rng = random.Random(seed)
     lengths = [40, 70, 25]
     histories = [random_attention(seed + 100 * i, 1, 12, 70)[0] for i in range(3)]
-    tracked, read = Tracked(), [0, 0, 0]
+    tracked, read = Tracked(in_kernels=seed % 2 == 1), [0, 0, 0]
     for row, history in enumerate(histories):
         read[row] = rng.randint(1, 4)
         tracked.admit(lengths[row], history[:, : read[row], : 70 if row else 45])
@@ -159,8 +185,40 @@ def test_rows_of_any_length_and_age_are_tracked_as_alone(seed: int) -> None:
     ]
 
 
-def test_short_audio_has_a_frontier_too() -> None:
-    assert whole(random_attention(1, 1, 1, 2), 2).frontier[0] in (0, 1)
+@pytest.mark.parametrize("instruction_set", [name for name in kernels.built() if kernels.runs_here(name)])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_kernels_end_a_step_as_numpy_does(seed: int, instruction_set: str) -> None:
+    """Statistics and frontiers are equal bit by bit, and so are the tokens; log-probabilities within 2e-6."""
+    rng, before = random.Random(seed), kernels.in_use()
+    both = [Tracked(in_kernels=in_kernels, n_best=6) for in_kernels in (False, True)]
+    histories, lengths = random_attention(seed, 4, 20, 150), [rng.randint(20, 150) for _ in range(4)]
+    histories *= (np.arange(150) < np.array(lengths)[:, None])[:, None, None]
+    kernels.use(instruction_set)
+    try:
+        for row in range(4):
+            for tracked in both:
+                tracked.admit(lengths[row], histories[row, :, : 3 + row], n_cached=row)
+        for token in range(7, 20):
+            for tracked in both:
+                tracked.extend(histories[[0, 1, 1, 3], :, token])
+    finally:
+        kernels.use(before)
+    for one, other in zip(*(tracked.parts for tracked in both), strict=True):
+        expected, found = one.outputs[0], other.outputs[0]
+        assert np.array_equal(found[:, :11], expected[:, :11])  # frontier, ends and tokens
+        np.testing.assert_allclose(found[:, 11:], expected[:, 11:], rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(other.outputs[1], one.outputs[1], rtol=1e-6)
+        for kept, told in zip(one.kept, other.kept, strict=True):
+            assert isinstance(kept, RunningStatistics)
+            assert isinstance(told, RunningStatistics)
+            assert float(kept.n_tokens[0, 0]) == told.n_tokens
+            assert np.array_equal(told.mean, kept.mean)
+            assert np.array_equal(told.squares, kept.squares)
+
+
+@pytest.mark.parametrize("in_kernels", [False, True])
+def test_short_audio_has_a_frontier_too(in_kernels: bool) -> None:
+    assert whole(random_attention(1, 1, 1, 2), 2, in_kernels=in_kernels).frontier[0] in (0, 1)
 
 
 def test_statistics_go_on_from_those_of_a_shorter_window() -> None:

@@ -1,6 +1,7 @@
 // AMX: products of tiles of up to 16 rows by 64 bytes. For a row or two AVX-512 is as fast.
 #include "vec_avx512.h"
 #include "math.h"
+#include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
@@ -89,7 +90,7 @@ void multiply_tiles(const Product& p, int first_panel, int last_panel) {
 extern const Kernels amx_kernels;
 const Kernels amx_kernels = {
     "amx", 1, quantize_bytes, multiply_tiles, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    &encoder_kernels,
+    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

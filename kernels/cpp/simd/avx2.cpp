@@ -2,6 +2,7 @@
 // the instruction that adds pairs of their products, and products of words cost the same.
 #include "vec_avx2.h"
 #include "math.h"
+#include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
@@ -66,7 +67,7 @@ struct WordPanel {
 extern const Kernels avx2_kernels;
 const Kernels avx2_kernels = {
     "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    &encoder_kernels,
+    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -1,6 +1,7 @@
 // AVX2 with dot products of bytes (AVX-VNNI).
 #include "vec_avx2.h"
 #include "math.h"
+#include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
@@ -40,7 +41,7 @@ struct BytePanel {
 extern const Kernels avx2_vnni_kernels;
 const Kernels avx2_vnni_kernels = {
     "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    &encoder_kernels,
+    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

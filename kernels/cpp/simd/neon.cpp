@@ -2,6 +2,7 @@
 // zero point: the numbers that they stand for are the same.
 #include "vec_neon.h"
 #include "math.h"
+#include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
@@ -48,7 +49,7 @@ struct DotPanel {
 extern const Kernels neon_kernels;
 const Kernels neon_kernels = {
     "neon", 1, quantize_signed, multiply<DotPanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    &encoder_kernels,
+    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -1,5 +1,6 @@
 #include "vec_portable.h"
 #include "math.h"
+#include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
 #include "multiply.h"
@@ -27,7 +28,7 @@ struct PortablePanel {
 extern const Kernels portable_kernels;
 const Kernels portable_kernels = {
     "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    &encoder_kernels,
+    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

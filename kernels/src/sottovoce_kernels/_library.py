@@ -127,6 +127,8 @@ _declare("sv_frames_free", None, A)
 _declare("sv_silero_new", A, ADDRESSES)
 _declare("sv_silero_free", None, A)
 _declare("sv_silero_detect", N, A, A, N, A, A, A)
+_declare("sv_alignatt_end", N, A)
+_declare("sv_mean_of_medians", N, A, N, N, N, A, N)
 _declare("sv_words_apply", N, A, A, N, N, A, N, A, N)
 _declare("sv_attend_tiles", N, A, N, A, A, N, N, A, A)
 

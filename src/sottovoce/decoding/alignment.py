@@ -12,14 +12,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate, islice, pairwise
+from types import ModuleType
 
 import numpy as np
 
 from sottovoce.decoding.filters import log_sum_exp
+from sottovoce.kernels import load_kernels
 from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.threads import n_threads
 from sottovoce.types import (
     FRAMES_PER_SECOND,
     Floats,
@@ -78,15 +82,28 @@ def median_filter(values: Floats) -> Floats:
     return median
 
 
-def mean_over_heads(attention: Floats) -> Floats:
-    mean: Floats = attention.mean(axis=-3)
+@cache
+def _kernels() -> ModuleType | None:
+    try:
+        return load_kernels("alignatt")
+    except ImportError:
+        return None
+
+
+def mean_of_medians(scores: Floats) -> Floats:
+    """Median-filter scores (n_heads, n_tokens, n_frames) over frames, and average them over heads."""
+    if (kernels := _kernels()) is None:
+        mean: Floats = median_filter(scores).mean(axis=0)
+        return mean
+    scores, mean = np.ascontiguousarray(scores, np.float32), np.empty(scores.shape[1:], np.float32)
+    kernels.alignatt.mean_of_medians(scores.ctypes.data, scores.shape, mean.ctypes.data, n_threads())
     return mean
 
 
 def alignment_matrix(attention: Floats, n_frames: int) -> Floats:
     """Compute alignment scores (n_tokens, n_frames) of attention (n_heads, n_tokens, n); higher is better."""
     weights = normalize_over_tokens(cut_frames(attention, n_frames))
-    return mean_over_heads(median_filter(weights))
+    return mean_of_medians(weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -325,6 +325,22 @@ class LiveVocabulary:
             n_vocab=n_vocab,
             rows=None if tokenizer.pieces is None else np.concatenate((ids, others)),
         )
+
+    @property
+    def n_text(self) -> int:
+        """How many of the computed rows, from the first, are text or <|endoftext|>."""
+        return int(self.ids[-1]) + 1 if self.rows is None else len(self.ids)
+
+    @cached_property
+    def forbidden(self) -> Ints:
+        """Which of the first `n_text` computed rows (n,) are not allowed."""
+        return np.setdiff1d(np.arange(self.n_text), self.ids if self.rows is None else np.arange(self.n_text))
+
+    @property
+    def blank_row(self) -> int:
+        """Where the token that may not begin a text is among the computed rows; -1: it is not allowed."""
+        blank = np.flatnonzero(self.blank) if self.rows is not None else self.ids[self.blank]
+        return int(blank[0]) if len(blank) else -1
 
     @property
     def no_speech_row(self) -> int:

@@ -529,14 +529,13 @@ class AlignAttEnd:
     n_best: int
     capture: AlignmentHeads
     reads_prefixes: bool = False
-    measures_ends: bool = False
     returns_log_probs: bool = False
     n_beams: ClassVar[int] = 0
     tables: ClassVar[None] = None
     is_static: ClassVar[bool] = True
-    n_columns: ClassVar[int] = 5
-    """Where a row's statistics are and will be, frames of audio, and how many new tokens count and are
-    to be cached.
+    n_columns: ClassVar[int] = 6
+    """Where a row's statistics are and will be, frames of audio, how many new tokens count and are to be
+    cached, and whether the text's end is read; a recorded step reads it of all prefixes.
     """
 
 

@@ -14,8 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import sottovoce_kernels as kernels
+from sottovoce_kernels.alignatt import N_COLUMNS, AlignAtt, end_step
 
-from sottovoce.decoding.search import BestTokensEnd
+from sottovoce.decoding.alignment import RunningStatistics
+from sottovoce.decoding.filters import FORBIDDEN
+from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd, BestTokensEnd
 from sottovoce.errors import OptionError
 from sottovoce.models.backend import (
     EncoderOutput,
@@ -44,7 +47,7 @@ from sottovoce.runtime.native_encoder import (
 )
 from sottovoce.runtime.packed import PackedPart, PackedTable, PackedWeights, stored
 from sottovoce.threads import n_threads
-from sottovoce.types import Features, Floats, Ints
+from sottovoce.types import Bools, Features, Floats, Ints
 
 LAYER_TABLES = (
     (("attn.query", "attn.key", "attn.value"), 3, 1),
@@ -226,6 +229,47 @@ class NativeDecoder:
             raise OptionError(f"step: token {wrong} given, expected one of {self.dims.n_vocab}")
 
 
+@dataclass(eq=False)
+class _Statistics:
+    """`RunningStatistics` of rows. n_tokens: (n,). sums: (n, 2, n_heads, n_frames), mean and squares."""
+
+    n_tokens: Floats
+    sums: Floats
+
+    @classmethod
+    def zeros(cls, n_rows: int, n_heads: int, n_frames: int) -> _Statistics:
+        return cls(np.zeros(n_rows, np.float32), np.zeros((n_rows, 2, n_heads, n_frames), np.float32))
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.n_tokens)
+
+    @property
+    def n_frames(self) -> int:
+        return self.sums.shape[3]
+
+    def grown(self, n_rows: int, n_heads: int, n_frames: int) -> _Statistics:
+        """Return them with room for so many rows and frames."""
+        if n_rows <= self.n_rows and n_frames <= self.n_frames:
+            return self
+        larger = _Statistics.zeros(max(2 * n_rows, self.n_rows), n_heads, max(n_frames, self.n_frames))
+        if self.n_rows:
+            larger.n_tokens[: self.n_rows] = self.n_tokens
+            larger.sums[: self.n_rows, :, :, : self.n_frames] = self.sums
+        return larger
+
+    def begin(self, row: int, statistics: object) -> None:
+        self.n_tokens[row], self.sums[row] = 0.0, 0.0
+        if isinstance(statistics, RunningStatistics):
+            self.n_tokens[row] = statistics.n_tokens
+            self.sums[row, 0, :, : statistics.mean.shape[1]] = statistics.mean
+            self.sums[row, 1, :, : statistics.mean.shape[1]] = statistics.squares
+
+    def of_row(self, row: int, n_frames: int) -> RunningStatistics:
+        mean, squares = self.sums[row, :, :, :n_frames]
+        return RunningStatistics(self.n_tokens[row], mean, squares)
+
+
 class NativeRows:
     """`RunningRows` of one decoder, which choose the tokens of a search: they are `EndingRows` too."""
 
@@ -233,9 +277,10 @@ class NativeRows:
         self._decoder = decoder
         self._name = name
         self._rows: list[_NativeRow] = []
-        self._logits = np.empty((0, decoder.dims.n_vocab), np.float32)
+        self._logits = np.empty(0, np.float32)
         self._forbidden = np.zeros(0, np.int32)
         """Ids (n,) of tokens that may follow no row."""
+        self._statistics = self._scratch = _Statistics.zeros(0, 0, 0)
 
     @property
     def n_rows(self) -> int:
@@ -301,35 +346,112 @@ class NativeRows:
         return RowsOutput(logits, attention, n_new, n_frames)
 
     def computes(self, end: StepEnd) -> bool:
-        return isinstance(end, BestTokensEnd) and end.fusion is None
+        return isinstance(end, AlignAttEnd) or (isinstance(end, BestTokensEnd) and end.fusion is None)
 
     def begin(self, end: StepEnd, kept: Mapping[int, object]) -> None:
-        assert isinstance(end, BestTokensEnd), "`computes` tells which ends are taken"
-        self._forbidden = end.forbidden.astype(np.int32)
+        if isinstance(end, BestTokensEnd):
+            self._forbidden = end.forbidden.astype(np.int32)
+            return
+        assert isinstance(end, AlignAttEnd)
+        self._forbidden = end.vocabulary.forbidden.astype(np.int32)
+        before = [each.mean.shape[1] for each in kept.values() if isinstance(each, RunningStatistics)]
+        self._statistics = self._statistics.grown(1 + max(kept), len(end.capture), max(before, default=1))
+        for row, statistics in kept.items():
+            self._statistics.begin(row, statistics)
 
     def steps(
         self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup], n_steps: int = 1
     ) -> Iterator[Sequence[StepPart]]:
-        (group,) = groups
-        assert isinstance(group.end, BestTokensEnd), "`computes` tells which ends are taken"
+        end = groups[0].end
+        if isinstance(end, BestTokensEnd):
+            yield [self._best_tokens(tokens, groups[0], end)]
+        else:
+            yield self._align_att(tokens, groups)
+
+    def _best_tokens(self, tokens: Sequence[Sequence[int]], group: StepGroup, end: BestTokensEnd) -> StepPart:
         self._checked(tokens, group.wanted, None)
-        n_rows, n_best = self.n_rows, group.end.n_best + 1  # one more shows whether the last is unique
-        if len(self._logits) < n_rows:
-            self._logits = np.empty((n_rows, self._decoder.dims.n_vocab), np.float32)  # of every later step
+        n_rows, n_best = self.n_rows, end.n_best + 1  # one more shows whether the last is unique
+        logits = self._room_for_logits(n_rows, self._decoder.dims.n_vocab)
         best = np.empty((n_rows, n_best), np.float32)
         tokens_found, is_clear = np.empty((n_rows, n_best), np.int32), np.empty(n_rows, np.int32)
         rules = group.columns[:, :3].astype(np.int32)
         places = (self._forbidden, rules, best, tokens_found, is_clear)
         requested = kernels.Choice(
-            n_best, len(self._forbidden), group.end.time_begin, *(array.ctypes.data for array in places)
+            n_best, len(self._forbidden), end.time_begin, *(array.ctypes.data for array in places)
         )
-        logits = self._logits[:n_rows]
         self._decoder.step(self._rows, tokens, group.wanted, logits, choice=requested)
         if is_clear.all():
             chosen = np.concatenate((best[:, :-1], tokens_found[:, :-1].astype(np.float32)), axis=1)
-            yield [StepPart(range(n_rows), range(n_rows), (chosen,))]
-        else:  # on ties, or if fewer may follow
-            yield [StepPart(range(n_rows), range(n_rows), (logits,), has_logits=True)]
+            return StepPart(range(n_rows), range(n_rows), (chosen,))
+        # on ties, or if fewer may follow
+        return StepPart(range(n_rows), range(n_rows), (logits,), has_logits=True)
+
+    def _room_for_logits(self, n_rows: int, n_vocab: int) -> Floats:
+        if len(self._logits) < n_rows * n_vocab:
+            self._logits = np.empty(n_rows * n_vocab, np.float32)  # of every later step
+        return self._logits[: n_rows * n_vocab].reshape(n_rows, n_vocab)
+
+    def _align_att(self, tokens: Sequence[Sequence[int]], groups: Sequence[StepGroup]) -> list[StepPart]:
+        end = _align_att_end(groups[0])
+        wanted = [sorted({*places}) for group in groups for places in group.wanted]
+        n_frames = self._checked(tokens, wanted, None)
+        some: list[int] = [] if end.vocabulary.rows is None else end.vocabulary.rows.tolist()
+        n_new, n_wanted = np.array([*map(len, tokens)]), np.array([*map(len, wanted)])
+        logits = self._room_for_logits(int(n_wanted.sum()), len(some) or self._decoder.dims.n_vocab)
+        attention = np.empty((len(end.capture), n_new.sum(), max(n_frames)), np.float32)
+        self._decoder.step(
+            self._rows, tokens, wanted, logits, vocabulary=some, capture=end.capture, attention=attention
+        )
+        n_entries = 1 + max(int(group.columns[:, :2].max()) for group in groups)
+        self._statistics = self._statistics.grown(n_entries, len(end.capture), max(n_frames))
+        self._scratch = self._scratch.grown(len(tokens), len(end.capture), self._statistics.n_frames)
+        first, last = n_new.cumsum() - n_new, n_wanted.cumsum() - 1
+        return [
+            self._ended(group, attention, logits, first[rows], last[rows], n_wanted[rows] > 1)
+            for group in groups
+            for rows in [[*group.rows]]
+        ]
+
+    def _ended(
+        self, group: StepGroup, attention: Floats, logits: Floats, first: Ints, last: Ints, has_sot: Bools
+    ) -> StepPart:
+        """Compute an end.
+
+        attention: (n_heads, n_tokens, n_frames). first, last: (n_rows,) int64, where each row's first new
+        token is in the attention, and its last logits. has_sot: (n_rows,), whether it has two.
+        """
+        end, columns, n_rows = _align_att_end(group), group.columns, len(group.rows)
+        vocabulary, n_best = end.vocabulary, end.n_best
+        rows = np.full((n_rows, N_COLUMNS), -1, np.int32)
+        rows[:, 0], rows[:, 1], rows[:, 2:6] = first, last, columns[:, :4]
+        ends, n_kept = np.zeros((n_rows, 4), np.float32), 0
+        if end.reads_prefixes:
+            n_kept, measures = n_rows, columns[:, 5] > 0
+            rows[:, 6], rows[:, 7], rows[:, 8] = columns[:, 4], range(n_rows), vocabulary.blank_row
+            if has_sot.any():
+                ends[has_sot, 0] = vocabulary.no_speech_probs(logits[last[has_sot] - 1])
+            if measures.any():
+                ends[measures, 1:] = vocabulary.text_ends(logits[last[measures]])
+        n_heads, n_tokens, longest = attention.shape
+        state, kept = self._statistics, _Statistics.zeros(n_kept, n_heads, longest)
+        frames, forbidden = np.empty(n_rows, np.int32), self._forbidden
+        best, tokens = np.full((n_rows, n_best), FORBIDDEN, np.float32), np.zeros((n_rows, n_best), np.int32)
+        arrays = (rows, attention, state.sums, state.n_tokens, self._scratch.sums, kept.sums, kept.n_tokens)
+        arrays += (logits, forbidden, frames, best, tokens)
+        end_step(
+            AlignAtt(
+                *(n_rows, n_heads, n_tokens, longest, state.n_frames, longest),
+                *(logits.shape[1], vocabulary.n_text, len(forbidden), n_best, n_threads()),
+                SPREAD_FLOOR,
+                *(array.ctypes.data for array in arrays),
+            )
+        )
+        ids = tokens if vocabulary.rows is None else vocabulary.ids[tokens]
+        outputs = [np.column_stack((frames, ends, ids, best)).astype(np.float32)]
+        if end.returns_log_probs:
+            outputs.append(vocabulary.log_probs(logits[last], begins=end.reads_prefixes))
+        of_rows = [kept.of_row(row, n) for row, n in enumerate(columns[:n_kept, 2].tolist())]
+        return StepPart(group.rows, range(n_rows), outputs, of_rows)
 
     def _checked(
         self,
@@ -342,6 +464,11 @@ class NativeRows:
         check_step(tokens, wanted, cached, longest=self._decoder.dims.n_text_ctx, name=self._name)
         check_spans(spans, n_frames)
         return n_frames
+
+
+def _align_att_end(group: StepGroup) -> AlignAttEnd:
+    assert isinstance(group.end, AlignAttEnd), "`computes` tells which ends are taken"
+    return group.end
 
 
 class NativeBackend:

@@ -70,7 +70,7 @@ def _native(
         given = f"device {device}" if device.type != "cpu" else f"dtype {numbers.dtype}"
         raise OptionError(f"native backend: expected device cpu and dtype auto or int8, got {given}")
     try:
-        load_kernels("packed")
+        load_kernels("alignatt")
     except ImportError as error:
         raise OptionError(f"native backend: {error}") from error
     from sottovoce.runtime.native import NativeBackend
@@ -116,7 +116,7 @@ def choose_runtime(backend: str, dtype: str, device: Device, dims: ModelDims) ->
     if need is not None:
         require_torch(need)
         return RuntimeChoice("torch", need)
-    instruction_set = load_kernels("packed").in_use()
+    instruction_set = load_kernels("alignatt").in_use()
     better = _advantage_of_torch(dtype, instruction_set, dims)
     if better is not None and has_torch():
         return RuntimeChoice("torch", better)
@@ -132,7 +132,7 @@ def _need_of_torch(dtype: str, device: Device, dims: ModelDims) -> str | None:
     if (sizes := beyond_kernels(dims)) is not None:
         return sizes
     try:
-        load_kernels("packed")
+        load_kernels("alignatt")
     except ImportError as error:
         return f"a model without the native kernels ({error})"
     return None

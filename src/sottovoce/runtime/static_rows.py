@@ -433,7 +433,7 @@ class TorchAlignAtt:
 
     def __call__(self, outputs: Sequence[Tensor], columns: Tensor, state: Sequence[Tensor]) -> Outputs:
         end, vocabulary, (logits, joined) = self.end, self.vocabulary, outputs
-        source, target, n_frames, n_new, n_cached = columns.unbind(1)
+        source, target, n_frames, n_new, n_cached, _ = columns.unbind(1)
         n_rows, width = len(columns), joined.shape[-1]
         attention = joined.view(len(joined), n_rows, -1, width).transpose(0, 1)  # (R, n_heads, n, width)
         places = torch.arange(attention.shape[2], device=columns.device)
@@ -452,9 +452,7 @@ class TorchAlignAtt:
         if end.reads_prefixes:
             at_sot, logits = logits[::2], logits[1::2]
             no_speech = at_sot.softmax(dim=1).index_select(1, vocabulary.no_speech_row)
-            ends = torch.cat(
-                [no_speech, self._text_ends(logits) if end.measures_ends else ends[:, 1:]], dim=1
-            )
+            ends = torch.cat((no_speech, self._text_ends(logits)), dim=1)
             statistics = before.updated(attention, places < n_cached[:, None])
         log_probs = self._log_probs(logits, begins=end.reads_prefixes)
         best, chosen = log_probs.topk(end.n_best, dim=1)

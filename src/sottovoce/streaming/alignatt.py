@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sottovoce.decoding.alignment import RunningStatistics, mean_over_heads, median_filter
+from sottovoce.decoding.alignment import RunningStatistics, median_filter
 from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd, FusedRowScores, Fusion, best_tokens
 from sottovoce.models.backend import (
@@ -241,7 +241,7 @@ def frontier(statistics: RunningStatistics, last: Floats, n_frames: Ints) -> Int
         # The filter mirrors at the end: a shorter row at its own end.
         mirrored = np.where(beyond, np.maximum(2 * (ends - 1) - frames, 0), frames)
         score = np.take_along_axis(score, mirrored[:, :, None], axis=-1)
-    score = mean_over_heads(median_filter(score))  # (R, 1, n)
+    score = median_filter(score).mean(axis=-3)  # (R, 1, n)
     attended: Ints = np.where(beyond, -np.inf, score).argmax(axis=-1)[:, 0]
     return attended
 
@@ -420,9 +420,7 @@ class AlignAttBatch:
         self._backend = backend
         self._vocabulary = vocabulary
         self._rows = backend.rows()
-        ending = ending_rows(self._rows, AlignAttEnd(vocabulary, 1, ()))
-        self._is_static = ending is not None
-        self._steps = ending or AttendingRows(self._rows)
+        self._steps = ending_rows(self._rows, AlignAttEnd(vocabulary, 1, ())) or AttendingRows(self._rows)
         self._active: list[ActiveRequest] = []
         """New requests last."""
         self._places: list[int] = []
@@ -478,7 +476,7 @@ class AlignAttBatch:
         groups, targets = [], list(range(1, n_old + 1))
         if old:
             columns = [
-                (source, target, one.n_frames, 1, 0)
+                (source, target, one.n_frames, 1, 0, 0)
                 for source, target, (one, _) in zip(self._places, targets, old, strict=True)
             ]
             groups.append(StepGroup(end, range(n_old), [(0,)] * n_old, np.array(columns)))
@@ -513,8 +511,7 @@ class AlignAttBatch:
 
     def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
         """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
-        measures = self._is_static or any(one.request.measures_end for one in new)
-        end = replace(end, reads_prefixes=True, measures_ends=measures)
+        end = replace(end, reads_prefixes=True)
         places = range(first, first + len(new))
         caches = [request.cache for request in new]
         self._steps.begin(
@@ -527,7 +524,8 @@ class AlignAttBatch:
             sot = request.prefix.sot - request.n_cached if request.computes_sot else n_new - 1
             wanted.append((sot, n_new - 1))
             n_to_cache = max(0, request.n_to_cache - request.n_cached)
-            columns.append((place, place, request.n_frames, n_new, n_to_cache))
+            measures = request.request.measures_end
+            columns.append((place, place, request.n_frames, n_new, n_to_cache, measures))
         return StepGroup(end, range(n_old, n_old + len(new)), wanted, np.array(columns))
 
     def _with_language_models(
@@ -626,7 +624,7 @@ class AttendingRows:
         """Compute an end from logits (R or 2 * R, n_rows) and attention (n_heads, R * n_new, n_frames)."""
         end = group.end
         assert isinstance(end, AlignAttEnd)
-        source, target, n_frames, n_new, n_cached = group.columns.T
+        source, target, n_frames, n_new, n_cached, measures = group.columns.T
         n_rows, (n_heads, _, width) = len(group.columns), joined.shape
         attention = joined.reshape(n_heads, n_rows, -1, width).swapaxes(0, 1)
         before = RunningStatistics(*(each[source, :, :width] for each in self._state))
@@ -638,7 +636,7 @@ class AttendingRows:
         if end.reads_prefixes:
             at_sot, logits = logits[::2], logits[1::2]
             ends[:, 0] = end.vocabulary.no_speech_probs(at_sot)
-            if end.measures_ends:
+            if measures.any():
                 ends[:, 1:] = end.vocabulary.text_ends(logits)
             cached = before.updated(attention, _counted(attention, n_cached))
             kept = [
