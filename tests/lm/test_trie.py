@@ -23,7 +23,7 @@ from sottovoce.lm.arpa import read_arpa, write_arpa
 from sottovoce.lm.kenlm import KenlmModel
 from sottovoce.lm.ngram import NgramModel, build_trie, load_ngram, write_trie
 from tests.conftest import Reference
-from tests.lm.test_ngram import BINARIES, SMALL, scores_of_kenlm, sentences
+from tests.lm.test_ngram import BINARIES, scores_of_kenlm, sentences
 
 pytest.importorskip("sottovoce_kernels.trie", reason="sottovoce-kernels is not installed")
 
@@ -207,26 +207,6 @@ def test_arpa_files_are_read_as_they_were_written(suffix: str, tmp_path: Path) -
         assert np.allclose(ours.log10, theirs.log10, rtol=1e-6)
     assert np.allclose(read.orders[1].backoff, table.orders[1].backoff, rtol=1e-6)
     assert not read.orders[2].backoff.any()
-
-
-def test_files_serve_as_models(tmp_path: Path) -> None:
-    path = tmp_path / "small.arpa"
-    path.write_text(SMALL)
-    model = NgramModel.load(path)
-    arrays, about = build_trie(read_arpa(path), bits=8)
-    packed = tmp_path / "small.trie"
-    write_trie(packed, arrays, about)
-    other = NgramModel.load(packed)
-    assert other.vocabulary == model.vocabulary
-    tokens = np.array(model.ids(["a", "b", "x"]))
-    assert np.array_equal(other.start(3), model.start(3))
-    assert np.allclose(other.score(other.start(3), tokens)[0], model.score(model.start(3), tokens)[0])
-    assert np.allclose(other.finish(other.start(1)), model.finish(model.start(1)))
-    for n_bytes in (0, 20, 200, packed.stat().st_size - 1):
-        cut = tmp_path / "cut.trie"
-        cut.write_bytes(packed.read_bytes()[:n_bytes])
-        with pytest.raises(LanguageModelError, match=r"cut\.trie"):
-            NgramModel.load(cut)
 
 
 TRIES = ["trie", "trie-quantized", "trie-array", "trie-both"]
