@@ -69,6 +69,9 @@ def test_the_page_in_all_its_states(server: ServerThread) -> None:
         page.click("#save")
         assert findings(page) == []
         page.keyboard.press("Escape")
+        page.evaluate("document.getElementById('speaker').showPopover()")
+        assert findings(page) == []
+        page.keyboard.press("Escape")
         page.click("#saved-open")
         page.click("#keep-now")
         page.wait_for_selector("#saved-list li")

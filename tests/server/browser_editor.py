@@ -276,6 +276,22 @@ def test_speakers_get_names_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         page.click("#undo")
         page.click("#undo")
         assert page.locator("#log .speaker").all_inner_texts() == list("ABCA")
+        page.locator("#log .speaker").nth(2).click()
+        pictures(page, "speaker-menu")
+        page.set_viewport_size(WIDE)
+        page.keyboard.type("Speaker B")
+        page.keyboard.press("Enter")
+        assert page.locator("#log .speaker").all_inner_texts() == list("ABA")
+        page.locator("#log .speaker").first.click()
+        page.click('#speaker-choices button:text-is("New speaker")')
+        assert page.locator("#log .speaker").all_inner_texts() == ["1", "B", "A"]
+        assert page.locator("#voices .name").all_inner_texts() == ["Speaker 1", "Speaker A", "Speaker B"]
+        page.click("#undo")
+        page.click("#redo")
+        page.wait_for_timeout(2_500)  # it is kept within two seconds
+        page.reload()
+        page.wait_for_selector("#log .speaker")
+        assert page.locator("#log .speaker").all_inner_texts() == ["1", "B", "A"]
 
 
 def test_a_word_is_replaced_everywhere_and_in_what_comes(sentences: ServerThread) -> None:

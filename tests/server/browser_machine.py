@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.server.browser_page import browser, pytestmark, state
-from tests.server.servers import ServerThread, wait_until
+from tests.server.browser_page import SPOKEN, browser, pictures, pytestmark, state
+from tests.server.conversation import SentencesModel
+from tests.server.servers import ServerThread, serving, wait_until
 
 __all__ = ["pytestmark"]
 
@@ -109,6 +110,26 @@ def test_the_sound_of_a_tab_is_heard(fake_server: ServerThread) -> None:
         becomes(page, "sent > 2")
         assert page.evaluate("Boolean(shared.audio && shared.video) && asked.length") == 0
         becomes(page, "Number(document.querySelector('#meter').ariaValueNow) > 10")
+
+
+def test_microphone_and_tab_are_one_transcript_by_time() -> None:
+    with serving(SentencesModel()) as server, opened(server, WATCHED, TAB) as page:
+        page.check('input[name="source"][value="both"]', force=True)
+        page.click("#toggle")
+        becomes(page, "asked[0]?.echoCancellation === true")
+        page.wait_for_selector("#log .utterance:nth-child(5)")
+        assert page.locator("#log .speaker").all_inner_texts()[:4] == ["Me", "Others"] * 2
+        assert page.locator("#voices .name").all_inner_texts() == ["Me", "Others"]
+        pictures(page, "both")
+        page.click("#toggle")
+        state(page, "ended")
+        starts = page.evaluate(
+            "[...document.querySelectorAll('#log .utterance')].map((one) => one.utterance.start)"
+        )
+        assert starts == sorted(starts)
+        texts = page.locator("#log .words").all_inner_texts()
+        assert texts[0] == texts[1] == SPOKEN[0]
+        assert page.evaluate("document.querySelector('#playback audio').duration") > 1
 
 
 @pytest.mark.parametrize(("wish", "moves"), [("no-preference", True), ("reduce", False)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,7 +26,8 @@ from sottovoce.server.server import Server
 from sottovoce.server.services import Services
 from sottovoce.server.settings import Access, Listening, ModelSettings, ServerSettings, Work
 from sottovoce.server.worker import Worker
-from sottovoce.streaming.live_session import UtteranceNumbers
+from sottovoce.streaming.live_session import LiveSession, UtteranceNumbers
+from sottovoce.streaming.sources import SourcesSession
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Segment, Transcript, Word
 from tests.runtime.fake import FakeBackend, Script
 
@@ -150,6 +151,9 @@ class SlowModel:
         if languages == ("xx",):
             raise OptionError("language 'xx': this model knows en, de")
         return with_utterances(self._make_session(self, runtime))
+
+    def sources_session(self, sources: Sequence[str], **given: Any) -> SourcesSession:
+        return SourcesSession({name: cast("LiveSession", self.session(**given)) for name in sources})
 
     def fusion(self, hotwords: object) -> object:
         """Boost nothing."""

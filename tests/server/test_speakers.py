@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
+import numpy as np
 import openai
 import pytest
 from openai import OpenAI
 from openai.types.audio import TranscriptionDiarized
 
-from sottovoce.errors import ModelNotFoundError
+from sottovoce.api import Model
+from sottovoce.cli.serve import voices_of
+from sottovoce.errors import ModelNotFoundError, OptionError
+from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.server.apis.openai_files import known_speakers
 from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.errors import ApiError
+from sottovoce.server.settings import ModelSettings
+from sottovoce.speakers.voice_book import VoiceBook
+from sottovoce.types import SAMPLE_RATE
 from tests.server.conversation import KnownSpeakers, Message, exchanged, refusal
-from tests.server.servers import CLIPS, ServerThread, post
+from tests.server.servers import CLIPS, ServerThread, post, serving
 from tests.server.test_live import clip
 from tests.speakers.somebody import one_speaker
 
@@ -208,3 +216,26 @@ def test_known_speakers_that_cannot_be(
             known_speaker_names=names,
             known_speaker_references=references,
         )
+
+
+def test_kept_voices_are_known_to_sessions_and_recordings(
+    nano: Model, english: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    VoiceBook(tmp_path).add("Ada", np.full(SAMPLE_RATE, 0.5, np.float32))
+    wishes: list[SpeakerOptions] = []
+
+    def asked(make: Callable[[], object]) -> Callable[[SpeakerOptions], object]:
+        def made(wish: SpeakerOptions) -> object:
+            wishes.append(wish)
+            return make()
+
+        return made
+
+    monkeypatch.setattr("sottovoce.offline.transcription.make_diarizer", asked(KnownSpeakers))
+    monkeypatch.setattr("sottovoce.server.scheduler.make_live_speakers", asked(one_speaker))
+    with serving(nano, models=ModelSettings("nano", voices=voices_of(str(tmp_path)))) as server:
+        exchanged(server, LIVE, clip("en"), {"type": "close"})
+        assert post(server, data=english.read_bytes(), response_format="diarized_json").status_code == 200
+    assert [list(wish.known) for wish in wishes] == [["Ada"], ["Ada"]]
+    with pytest.raises(OptionError, match="expected a folder with voices"):
+        voices_of(str(tmp_path / "none"))

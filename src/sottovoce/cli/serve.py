@@ -54,6 +54,7 @@ from sottovoce.text.files import read_toml
 
 if TYPE_CHECKING:
     from sottovoce.recogniser import Recogniser
+    from sottovoce.types import Samples
 
 FIXED = ("backend", "model_dir", "local_only")
 """Model options without a flag here; HF_HOME and HF_HUB_OFFLINE set the last two."""
@@ -83,6 +84,12 @@ class ServeOptions:
         metavar="NAME|PATH",
     ).as_field(None)
     final_model: str | None = replace(FINAL_MODEL, group="Model").as_field(None)
+    voices: str | None = Option(
+        "Folder with voices that `sottovoce voices` has kept: their speakers get names.",
+        unset="letters alone",
+        group="Model",
+        metavar="DIR",
+    ).as_field(None)
     jobs_dir: str | None = Option(
         "Accept jobs (/v1/jobs), and keep recordings and results in this folder.",
         unset="off",
@@ -270,6 +277,18 @@ def say_where(settings: ServerSettings, port: int) -> None:
     click.echo(f"loading {settings.models.model} …; Ctrl-C stops the server", err=True)
 
 
+def voices_of(folder: str | None) -> dict[str, Samples]:
+    """Return the voices in a folder, by name. Raises: OptionError without any; AudioError."""
+    if folder is None:
+        return {}
+    from sottovoce.speakers.voice_book import VoiceBook
+
+    voices = VoiceBook(Path(folder)).voices
+    if not voices:
+        raise OptionError(f"--voices: expected a folder with voices of `sottovoce voices`, got '{folder}'")
+    return voices
+
+
 def settings_of(given: Values, names: list[str]) -> ServerSettings:
     """Make the settings. names: of the models, the default one first. Raises: OptionError."""
     options = from_values(ServeOptions, given)
@@ -300,6 +319,7 @@ def settings_of(given: Values, names: list[str]) -> ServerSettings:
             beam_size=given["beam_size"],
             second=options.second_model and name_of(options.second_model),
             final=options.final_model and name_of(options.final_model),
+            voices=voices_of(options.voices),
         ),
         listening=from_values(Listening, given, certificate=certificate, key=key),
         wyoming=wyoming_address(options.wyoming) if options.wyoming else None,

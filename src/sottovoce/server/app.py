@@ -80,7 +80,12 @@ def make_app(settings: ServerSettings, open_model: Callable[[str], Recogniser]) 
     def make(model: Recogniser) -> Scheduler:
         models = settings.models
         return Scheduler(
-            model, settings.work, beam_size=models.beam_size, deferral=models.deferral, on_live=on_live
+            model,
+            settings.work,
+            beam_size=models.beam_size,
+            deferral=models.deferral,
+            voices=models.voices,
+            on_live=on_live,
         )
 
     services = Services(settings, ModelRegistry(settings.models, open_model, make), metrics)

@@ -27,7 +27,7 @@ from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.live import LiveOptions
-from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.options.transcribe import Diarizer, SpeakerOptions, TranscribeOptions, parse_speakers
 from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.batching import Caller, Priority
 from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
@@ -269,8 +269,8 @@ class SessionHandle:
     """One live session, for one call at a time. queue: its audio. sessions: those of the model, until `end`.
 
     final: the model of the second pass; None: the same. on_finals: a command for when finals may be ready.
-    replacements: besides those of the options. sources: names, if several share the session. worked_s: engine
-    seconds for `audio_s` seconds of audio.
+    replacements: besides those of the options. sources: names, if several share the session. voices: of known
+    speakers. worked_s: engine seconds for `audio_s` seconds of audio.
     """
 
     def __init__(
@@ -284,8 +284,10 @@ class SessionHandle:
         *,
         replacements: Replacements | None = None,
         sources: Sequence[str] = (),
+        voices: Mapping[str, Samples] | None = None,
     ) -> None:
         self.sources = sources
+        self._voices = voices or {}
         self._worker = worker
         self._model = model
         self._options = options
@@ -491,7 +493,8 @@ class SessionHandle:
         """Return the speakers so far, or new ones if the options ask for others."""
         if not options.speakers or (self._speakers is not None and options.speakers == self._speakers_option):
             return self._speakers
-        return await anyio.to_thread.run_sync(make_live_speakers, options.speakers)
+        speakers = with_voices(parse_speakers(options.speakers), self._voices)
+        return await anyio.to_thread.run_sync(make_live_speakers, speakers)
 
     def _set_options(self, options: LiveOptions, speakers: LiveSpeakers | None) -> None:
         self._options, self._speakers = options, speakers
@@ -575,8 +578,20 @@ class FileJob:
         self._transcription.close()
 
 
+def with_voices(
+    speakers: SpeakerOptions | Diarizer, voices: Mapping[str, Samples]
+) -> SpeakerOptions | Diarizer:
+    """Add known voices, by name, to options that can have some; those that these name stay."""
+    if not voices or not isinstance(speakers, SpeakerOptions) or speakers.engine != "own":
+        return speakers
+    return replace(speakers, known={**voices, **speakers.known})
+
+
 class Scheduler:
-    """Live sessions and recordings on one model. on_live: called with seconds waited and worked."""
+    """Live sessions and recordings on one model.
+
+    voices: of known speakers. on_live: called with seconds waited and worked.
+    """
 
     def __init__(
         self,
@@ -585,9 +600,11 @@ class Scheduler:
         *,
         beam_size: int | None = None,
         deferral: DeferralOptions | None = None,
+        voices: Mapping[str, Samples] | None = None,
         on_live: Callable[[float, float], None] | None = None,
     ) -> None:
         self.model = model
+        self._voices = voices or {}
         self._beam_size = beam_size or model.beam_size
         self._deferral = deferral or DeferralOptions()
         self._fusions = anyio.CapacityLimiter(1)
@@ -637,6 +654,7 @@ class Scheduler:
             final,
             replacements=replacements,
             sources=sources,
+            voices=self._voices,
         )
         self._sessions.add(handle)
         try:
@@ -677,6 +695,8 @@ class Scheduler:
             caller = second.worker.runtime.caller()
             other = second.model.as_second(self._deferral, of_second, caller)
         calls, options = self.worker.runtime.caller(), request.options
+        if options.speakers is not None:
+            options = replace(options, speakers=with_voices(options.speakers, self._voices))
         if request.phrases and fusion is None:
             # A greedy search has no scores to add to: they go before the prompt.
             hotwords = ", ".join(request.phrases)

@@ -9,12 +9,16 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING
 
 from sottovoce.errors import OptionError
 from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.schema import Option, check_options
 from sottovoce.runtime.update_interval import INTERVALS_S
 from sottovoce.translation.chat import ChatServer, Glossary
+
+if TYPE_CHECKING:
+    from sottovoce.types import Samples
 
 ENVIRONMENT = "SOTTOVOCE_SERVE"
 """Prefix of the server's environment variables: SOTTOVOCE_SERVE_PORT is --port."""
@@ -215,7 +219,7 @@ class ModelSettings:
 
     others: loaded at their first request. second: reads uncertain parts again. final: of the second
     pass of live sessions. Clients can request these two only if they are in `others`. preload: load the
-    default and these two at the start.
+    default and these two at the start. voices: speech (n,) by the name that its speaker gets.
     """
 
     model: str
@@ -237,6 +241,7 @@ class ModelSettings:
     preload: bool = True
     second: str | None = None
     final: str | None = None
+    voices: Mapping[str, Samples] = field(default_factory=dict, repr=False, hash=False, compare=False)
     deferral: DeferralOptions = field(default_factory=DeferralOptions)
 
     def __post_init__(self) -> None:

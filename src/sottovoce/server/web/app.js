@@ -7,7 +7,7 @@ import { Editor } from "./editor.js";
 import { Finder } from "./finder.js";
 import { Invitations } from "./invitations.js";
 import { Lateness } from "./lateness.js";
-import { nameBesideText, showDoubts, showLanguages, showSpeakers } from "./legends.js";
+import { showDoubts, showLanguages, showSpeakers } from "./legends.js";
 import { Library } from "./library.js";
 import { Playback } from "./playback.js";
 import { Recording } from "./recording.js";
@@ -16,6 +16,7 @@ import { MicrophoneTest } from "./microphone.js";
 import { keepSettings, listMicrophones, listModels, listTargets, liveParameters, microphoneName, resize, restoreSettings } from "./settings.js";
 import { LocalSharing, Sharing } from "./sharing.js";
 import { levelOf, Source } from "./sources.js";
+import { SpeakerMenu } from "./speakers.js";
 import { Timeline } from "./timeline.js";
 import { Transcript } from "./transcript.js";
 import { Uploading } from "./uploading.js";
@@ -36,13 +37,14 @@ const ASKS_FOR_KEY = "This server asks for an API key: write it into the setting
 const NO_SOUND = "The text goes on; the sound of what is said from here on is not kept.";
 const NO_SPEECH = "No speech was found.";
 const SAMPLE = "/static/sample.mp3"; // English and German, examples/speech/README.md has its sources
-const SOURCES = { microphone: "the microphone", tab: "the sound of a tab", file: "a file that is played here", upload: "a file" };
+const SOURCES = { microphone: "the microphone", tab: "the sound of a tab", both: "the microphone and the sound of a tab", file: "a file that is played here", upload: "a file" };
 
 const $ = (id) => document.getElementById(id);
 const transcript = new Transcript($("log"), $("now"));
 const timeline = new Timeline($("timeline"), transcript);
 const editor = new Editor(transcript);
 const finder = new Finder(editor);
+const speakerMenu = new SpeakerMenu(transcript, editor);
 const recording = new Recording();
 const playback = new Playback($("playback"), transcript);
 const lateness = new Lateness();
@@ -107,7 +109,7 @@ async function open(kind, file) {
     fail(error);
     return;
   }
-  connect();
+  connect(kind);
   await nameMicrophones();
   keepAwake();
 }
@@ -132,13 +134,14 @@ async function nameMicrophones() {
   offerActions();
 }
 
-function connect() {
-  connection = new Connection(liveParameters(), key());
+function connect(kind) {
+  transcript.joined = {}; // another session has voices of its own
+  connection = new Connection(liveParameters(kind), key());
   early.forEach((pcm) => connection.push(pcm));
   connection.addEventListener("message", ({ detail }) => take(detail));
   connection.addEventListener("state", ({ detail }) => onState(detail));
   connection.addEventListener("lost", () => {
-    transcript.close(); // its words stay; the rest of the audio is sent again
+    transcript.closeAll(); // its words stay; the rest of the audio is sent again
     timeline.endSpeech(base + (connection?.understood ?? 0) / 16000);
   });
 }
@@ -172,7 +175,7 @@ function onState({ state, reason, code }) {
   if (state === "live") hideNotice();
   if (state === "live" && !recording.isOn) notice(NO_SOUND);
   if (state === "ended" || state === "refused") {
-    transcript.close();
+    transcript.closeAll();
     connection = null;
     setRunning(false);
     if (recording.blob) playback.open(recording.blob);
@@ -204,10 +207,10 @@ function refused({ code, message }) {
 
 // What comes in
 
-function hear({ pcm, peak }, { analyser }) {
+function hear({ pcm, peak }, { analyser, channels }) {
   if (pcm.length) {
     timeline.push(analyser);
-    recording.push(pcm);
+    recording.push(pcm, channels);
     if (connection) connection.push(pcm);
     else early.push(pcm);
   }
@@ -352,9 +355,10 @@ function offerActions() {
   for (const id of ["copy", "save"]) $(id).disabled = !has;
   $("clear").disabled = !has || running;
   $("hint").hidden = has || running;
+  const isMicrophone = ["microphone", "both"].includes(kind());
   const microphone = kind() === "microphone" ? microphoneName() : "";
   $("begin-source").textContent = microphone ? `${SOURCES.microphone} (${microphone})` : SOURCES[kind()];
-  $("test").hidden = kind() !== "microphone";
+  $("test").hidden = !isMicrophone;
 }
 
 let isFollowing = true;
@@ -478,7 +482,6 @@ document.querySelectorAll(".save").forEach((button) =>
   }),
 );
 placeMenu($("formats"), $("save"));
-nameBesideText(transcript, editor);
 on("undo", "click", () => editor.history.undo());
 on("redo", "click", () => editor.history.redo());
 editor.history.addEventListener("change", offerHistory);
@@ -500,7 +503,7 @@ transcript.addEventListener("language", onLegend);
 transcript.addEventListener("doubt", () => showDoubts(transcript));
 transcript.addEventListener("speaker", () => {
   timeline.makeRoom(transcript.speakers.length);
-  showSpeakers(transcript, editor);
+  showSpeakers(transcript, speakerMenu);
 });
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input, select, textarea, button, summary, audio, dialog");

@@ -16,11 +16,12 @@ export class Connection extends EventTarget {
     super();
     this.parameters = parameters;
     this.key = key;
-    this.chunks = []; // {start, pcm}, start in samples since the beginning
+    this.sources = parameters.sources?.split(",") ?? [undefined]; // whose samples alternate in the audio
+    this.chunks = []; // {start, pcm}, start in samples of a source since the beginning
     this.end = 0; // samples taken so far
     this.sent = 0;
     this.offset = 0; // where the server's session begins, in samples
-    this.understood = 0; // all before this was said or was silence
+    this.heard = this.sources.map(() => 0); // by source: all before this was said or was silence
     this.attempts = 0;
     this.voices = null; // of the speakers so far, as the server gave them: another session is handed them
     this.ending = false;
@@ -47,6 +48,7 @@ export class Connection extends EventTarget {
       this.attempts = 0;
       this.offset = Math.max(this.understood, this.chunks[0]?.start ?? this.end);
       this.sent = this.offset;
+      this.silence();
       if (this.voices) this.say({ type: "voices", voices: this.voices });
       this.change("live");
       this.pump();
@@ -61,15 +63,30 @@ export class Connection extends EventTarget {
   }
 
   // Audio that will not be needed again: words that were committed, and silence.
-  note({ type, end }, offset) {
+  note({ type, end, source }, offset) {
     if (!["partial", "final", "speech_ended"].includes(type)) return;
-    this.understood = Math.max(this.understood, Math.round((end + offset) * RATE));
+    const place = this.sources.indexOf(source);
+    this.heard[place] = Math.max(this.heard[place], Math.round((end + offset) * RATE));
     this.forget();
+  }
+
+  // All before this was said by every source, or was silence.
+  get understood() {
+    return Math.min(...this.heard);
+  }
+
+  // Of several sources some are further: what they said is not sent again.
+  silence() {
+    for (const { start, pcm } of this.chunks) {
+      this.heard.forEach((until, place) => {
+        for (let at = place; at < pcm.length && start + Math.floor(at / this.sources.length) < until; at += this.sources.length) pcm[at] = 0;
+      });
+    }
   }
 
   push(pcm) {
     this.chunks.push({ start: this.end, pcm });
-    this.end += pcm.length;
+    this.end += pcm.length / this.sources.length;
     this.forget();
     this.pump();
   }
@@ -77,7 +94,11 @@ export class Connection extends EventTarget {
   forget() {
     const needed = Math.min(this.understood, this.isReady ? this.sent : this.end);
     const kept = Math.max(needed, this.end - KEPT_SAMPLES);
-    while (this.chunks.length && this.chunks[0].start + this.chunks[0].pcm.length <= kept) this.chunks.shift();
+    while (this.chunks.length && this.endOf(this.chunks[0]) <= kept) this.chunks.shift();
+  }
+
+  endOf({ start, pcm }) {
+    return start + pcm.length / this.sources.length;
   }
 
   tick() {
@@ -92,11 +113,12 @@ export class Connection extends EventTarget {
 
   pump() {
     if (!this.isReady || this.socket.readyState !== WebSocket.OPEN) return;
-    for (const { start, pcm } of this.chunks) {
-      if (start + pcm.length <= this.sent) continue;
+    for (const chunk of this.chunks) {
+      const { start, pcm } = chunk;
+      if (this.endOf(chunk) <= this.sent) continue;
       if (this.socket.bufferedAmount > BUFFERED_BYTES) break;
-      this.socket.send(this.sent > start ? pcm.subarray(this.sent - start) : pcm);
-      this.sent = start + pcm.length;
+      this.socket.send(this.sent > start ? pcm.subarray((this.sent - start) * this.sources.length) : pcm);
+      this.sent = this.endOf(chunk);
       this.spoke = performance.now();
     }
     if (this.ending && this.sent >= this.end && !this.hasSaidClose) {
@@ -107,7 +129,7 @@ export class Connection extends EventTarget {
 
   // Seconds that wait here for the network.
   get behind() {
-    return (this.end - this.sent + this.socket.bufferedAmount / 2) / RATE;
+    return (this.end - this.sent + this.socket.bufferedAmount / 2 / this.sources.length) / RATE;
   }
 
   get seconds() {

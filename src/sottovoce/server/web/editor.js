@@ -13,7 +13,7 @@ export class Editor {
     transcript.addEventListener("changed", ({ detail }) => this.offer(detail.element));
     transcript.log.addEventListener("click", (event) => {
       const said = event.target.closest("span.said");
-      if (!said || event.target.matches(".speaker, .naming") || event.altKey || !getSelection().isCollapsed) return; // Alt and a click play; a selection is to be copied
+      if (!said || event.target.matches(".speaker") || event.altKey || !getSelection().isCollapsed) return; // Alt and a click play; a selection is to be copied
       this.edit(said.closest(".utterance").utterance, lettersBefore(said, event));
     });
   }
@@ -74,8 +74,8 @@ export class Editor {
     this.change([[utterance, retimed(utterance.words, text)]]);
   }
 
-  // Change the words of utterances, [utterance, words], as one step.
-  change(pairs) {
+  // Change the words of utterances, [utterance, words], as one step. also: what else it does.
+  change(pairs, also = { redo: () => {}, undo: () => {} }) {
     const before = pairs.map(([utterance]) => [utterance, utterance.words]);
     const show = (wanted) => {
       for (const [utterance, words] of wanted) {
@@ -83,7 +83,7 @@ export class Editor {
         this.transcript.change(utterance);
       }
     };
-    this.history.do({ redo: () => show(pairs), undo: () => show(before) });
+    this.history.do({ redo: () => (also.redo(), show(pairs)), undo: () => (also.undo(), show(before)) });
   }
 
   rename(speaker, name) {
@@ -91,6 +91,25 @@ export class Editor {
     const wanted = name.trim() === speaker ? "" : name.trim().slice(0, 80);
     if (wanted === before) return;
     this.history.do({ redo: () => this.transcript.rename(speaker, wanted), undo: () => this.transcript.rename(speaker, before) });
+  }
+
+  // Give the turn that begins with a word of an utterance to another speaker.
+  give(utterance, first, speaker) {
+    const { words } = utterance;
+    const other = words.findIndex((word, i) => i > first && word.speaker !== words[first].speaker);
+    const end = other < 0 ? words.length : other;
+    this.change([[utterance, words.map((word, i) => (i >= first && i < end ? { ...word, speaker } : word))]]);
+  }
+
+  // Give all words of a speaker to another one, also those that come.
+  merge(speaker, into) {
+    const { transcript } = this;
+    const given = (words) => words.map((word) => (word.speaker === speaker ? { ...word, speaker: into } : word));
+    const spoken = transcript.utterances.filter(({ words }) => words.some((word) => word.speaker === speaker));
+    this.change(spoken.map((utterance) => [utterance, given(utterance.words)]), {
+      redo: () => (transcript.joined[speaker] = into),
+      undo: () => delete transcript.joined[speaker],
+    });
   }
 
   // How often a text stands in what was said.

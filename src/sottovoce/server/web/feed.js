@@ -28,7 +28,7 @@ export class Feed extends EventTarget {
 
   // What was said, in its order; the last is the one being spoken.
   get all() {
-    const found = [...this.utterances.values()].sort((a, b) => a.id - b.id);
+    const found = [...this.utterances.values()].sort((a, b) => a.start - b.start || a.id - b.id);
     return this.now ? [...found, this.now] : found;
   }
 

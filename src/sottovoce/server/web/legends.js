@@ -1,4 +1,4 @@
-// The languages and speakers of the text, and what underlines mean: speakers can be given names there.
+// The languages and speakers of the text, and what underlines mean.
 
 const $ = (id) => document.getElementById(id);
 
@@ -24,13 +24,13 @@ export function showLanguages(transcript, chips) {
   $("legend").replaceChildren(...items);
 }
 
-export function showSpeakers(transcript, editor) {
-  if ($("voices").querySelector("input")) return; // somebody is being named: it is shown afterwards
+// menu: of a speaker.
+export function showSpeakers(transcript, menu) {
   const items = transcript.speakers.map((speaker) => {
-    const name = named("button", transcript.called[speaker] ?? `Speaker ${speaker}`);
+    const name = named("button", transcript.speakerTitle(speaker));
     name.type = "button";
     name.title = "Give this speaker a name";
-    name.addEventListener("click", () => rename(name, speaker, transcript, editor));
+    name.addEventListener("click", () => menu.open(name, speaker));
     return entry(`voice-${transcript.voice(speaker)}`, name);
   });
   $("voices").replaceChildren(...items);
@@ -39,37 +39,4 @@ export function showSpeakers(transcript, editor) {
 // The switch of the underlines, once there are any.
 export function showDoubts(transcript) {
   $("doubts").hidden = !transcript.hasDoubts;
-}
-
-// A click on a speaker beside the text gives a name too.
-export function nameBesideText(transcript, editor) {
-  transcript.addEventListener("changed", ({ detail: { element } }) => {
-    for (const label of element.querySelectorAll(".speaker")) label.title += ": click to give a name";
-  });
-  transcript.log.addEventListener("click", ({ target }) => {
-    if (target.matches(".speaker")) rename(target, target.dataset.speaker, transcript, editor);
-  });
-}
-
-function rename(name, speaker, transcript, editor) {
-  const field = document.createElement("input");
-  field.value = transcript.called[speaker] ?? "";
-  field.placeholder = `Speaker ${speaker}`;
-  field.ariaLabel = `Name of speaker ${speaker}`;
-  field.maxLength = 80;
-  field.className = "naming";
-  let isOpen = true;
-  const leave = (isKept) => {
-    if (!isOpen) return;
-    isOpen = false;
-    field.replaceWith(name);
-    if (isKept) editor.rename(speaker, field.value);
-    showSpeakers(transcript, editor);
-  };
-  field.addEventListener("blur", () => leave(true));
-  field.addEventListener("keydown", (event) => {
-    if (["Enter", "Escape"].includes(event.key) && !event.isComposing) leave(event.key === "Enter");
-  });
-  name.replaceWith(field);
-  field.focus();
 }

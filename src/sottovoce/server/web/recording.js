@@ -23,11 +23,14 @@ export class Recording {
     this.isOn = !this.file && (seconds === 0 || this.seconds > 0);
   }
 
-  push(pcm) {
+  // channels: that alternate, and are mixed.
+  push(pcm, channels) {
     if (!this.isOn || this.seconds > MOST_S) return;
-    this.open.push(pcm.slice());
-    this.nOpen += pcm.length;
-    this.seconds += pcm.length / RATE;
+    const mixed = pcm.filter((_, i) => i % channels === 0);
+    for (let c = 1; c < channels; c += 1) mixed.forEach((sample, i) => (mixed[i] = sample + (pcm[i * channels + c] - sample) / (c + 1)));
+    this.open.push(mixed);
+    this.nOpen += mixed.length;
+    this.seconds += mixed.length / RATE;
     if (this.nOpen >= PIECE_SAMPLES) this.close();
   }
 

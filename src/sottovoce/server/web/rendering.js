@@ -28,6 +28,11 @@ export class Palette extends EventTarget {
     return this.called[speaker] ?? speaker;
   }
 
+  // The same where there is more room; live sources have names.
+  speakerTitle(speaker) {
+    return this.called[speaker] ?? (/^([A-Z]{1,2}|\d+)$/.test(speaker) ? `Speaker ${speaker}` : speaker);
+  }
+
   colour(language) {
     if (!this.languages.includes(language)) {
       this.languages.push(language);
@@ -65,7 +70,7 @@ export class Palette extends EventTarget {
     for (const run of runs(words)) {
       if (run.isApart) said.append(" "); // outside of both: inside, it would go with the direction of its text
       if (run.isTurn && said.childElementCount) said.append(document.createElement("br"));
-      if (run.isTurn) said.append(this.speakerLabel(run.speaker));
+      if (run.isTurn) said.append(this.speakerLabel(run.speaker, run.first));
       const span = this.span(run.text, run.language);
       span.placed = run.placed; // where each word stands in the text, for what plays along
       this.markDoubts(span);
@@ -96,12 +101,13 @@ export class Palette extends EventTarget {
     return label;
   }
 
-  // Who speaks, before what is theirs.
-  speakerLabel(speaker) {
+  // Who speaks, before what is theirs. first: the place of its first word in the utterance.
+  speakerLabel(speaker, first) {
     const label = document.createElement("b");
     label.className = `speaker voice-${this.voice(speaker)}`;
-    label.title = this.called[speaker] ? `${this.called[speaker]} (speaker ${speaker})` : `Speaker ${speaker}`;
+    label.title = this.called[speaker] ? `${this.called[speaker]} (speaker ${speaker})` : this.speakerTitle(speaker);
     label.dataset.speaker = speaker;
+    label.dataset.first = first;
     label.dir = "auto";
     label.textContent = this.speakerName(speaker);
     return label;
@@ -147,10 +153,13 @@ function runs(words) {
     if (last && last.language === word.language && last.speaker === word.speaker) found.at(-1).push(word);
     else found.push([word]);
   }
+  let at = 0;
+  const firsts = found.map(({ length }) => (at += length) - length);
   const texts = found.map((run) => run.map(({ word }) => word).join(""));
   return found.map((run, i) => ({
     language: run[0].language,
     speaker: run[0].speaker,
+    first: firsts[i],
     isTurn: Boolean(run[0].speaker) && found[i - 1]?.[0].speaker !== run[0].speaker,
     text: texts[i].trim(),
     placed: placed(run),

@@ -43,10 +43,11 @@ function underlineDoubts() {
   document.body.classList.toggle("no-doubts", !$("doubtful").checked);
 }
 
-// The parameters of a live session.
-export function liveParameters() {
+// The parameters of a live session. kind: of its source.
+export function liveParameters(kind) {
   const parameters = { captions: $("unstable").checked ? "revisable" : "firm", switching: $("switching").value };
-  if ($("speakers").checked) parameters.speakers = "auto";
+  if (kind === "both") parameters.sources = "Me,Others"; // who are speakers, and can be given names
+  else if ($("speakers").checked) parameters.speakers = "auto";
   if ($("finals").checked) parameters.finals = "read";
   for (const name of ["languages", "translate_to", "model", "terms"]) if ($(name).value.trim()) parameters[name] = $(name).value.trim();
   return parameters;

@@ -1,4 +1,4 @@
-// Where sound comes from: the microphone, a file that is played, a browser tab.
+// Where sound comes from: the microphone, a file that is played, a browser tab, or the microphone and a tab.
 
 const RANGE_DB = 50; // of a level
 
@@ -7,23 +7,25 @@ export function levelOf(peak) {
   return peak > 0 ? Math.max(0, 1 + (20 * Math.log10(peak)) / RANGE_DB) : 0;
 }
 
-// A source that is open: an audio context whose worklet gives messages {pcm, peak, last}.
+// A source that is open: an audio context whose worklet gives messages {pcm, peak, last}, with as many channels as streams.
 export class Source {
   constructor(context, onMessage) {
     this.context = context;
     this.onMessage = onMessage;
-    this.stream = null;
+    this.streams = [];
     this.player = null;
     this.onEnded = () => {};
   }
 
-  // kind: "microphone", "file" or "tab"; must be called from a click.
+  // kind: "microphone", "file", "tab" or "both"; must be called from a click.
   static async open(kind, { deviceId, file, player, onMessage, onEnded }) {
     const source = new Source(new AudioContext(), onMessage);
     source.onEnded = onEnded;
     try {
       await source.context.audioWorklet.addModule("/static/worklet.js"); // first: the first word is not waited for
-      source.stream = kind === "file" ? null : await grant(kind, deviceId);
+      // A tab first: a browser offers it only right after the click.
+      if (["tab", "both"].includes(kind)) source.streams.push(await grantTab());
+      if (["microphone", "both"].includes(kind)) source.streams.unshift(await grantMicrophone(deviceId, kind === "both"));
       await source.start(file, player);
     } catch (error) {
       await source.close();
@@ -33,20 +35,26 @@ export class Source {
   }
 
   async start(file, player) {
-    const { context, stream } = this;
-    const node = stream ? context.createMediaStreamSource(stream) : this.play(file, player);
+    const { context, streams } = this;
+    const nodes = streams.length ? streams.map((stream) => context.createMediaStreamSource(stream)) : [this.play(file, player)];
+    this.channels = nodes.length;
     this.capture = new AudioWorkletNode(context, "capture", {
       numberOfOutputs: 1,
-      channelCount: 1,
+      processorOptions: { channels: nodes.length },
+      channelCount: nodes.length,
       channelCountMode: "explicit",
       channelInterpretation: "speakers",
     });
     this.analyser = new AnalyserNode(context, { fftSize: 1024, smoothingTimeConstant: 0.2 });
     this.capture.port.onmessage = ({ data }) => this.onMessage(data, this);
-    node.connect(this.capture);
-    node.connect(this.analyser);
+    const merged = nodes.length > 1 ? context.createChannelMerger(nodes.length) : this.capture;
+    nodes.forEach((node, i) => {
+      node.connect(merged, 0, merged === this.capture ? 0 : i);
+      node.connect(this.analyser);
+    });
+    if (merged !== this.capture) merged.connect(this.capture);
     this.capture.connect(context.destination); // it gives silence, and is run because it leads somewhere
-    if (stream) stream.getAudioTracks()[0].addEventListener("ended", () => this.onEnded());
+    for (const stream of streams) stream.getAudioTracks()[0].addEventListener("ended", () => this.onEnded());
     await context.resume();
     if (this.player) await this.player.play();
   }
@@ -82,7 +90,7 @@ export class Source {
   }
 
   async close() {
-    this.stream?.getTracks().forEach((track) => track.stop());
+    for (const stream of this.streams) stream.getTracks().forEach((track) => track.stop());
     if (this.player) {
       URL.revokeObjectURL(this.player.src);
       this.player.remove();
@@ -91,17 +99,23 @@ export class Source {
   }
 }
 
-async function grant(kind, deviceId) {
-  if (!navigator.mediaDevices) {
-    throw new Error("Browsers give sound only to pages of https:// or localhost.");
-  }
-  if (kind === "microphone") {
-    const audio = { echoCancellation: false, noiseSuppression: false, autoGainControl: true };
-    if (deviceId) audio.deviceId = { exact: deviceId };
-    return navigator.mediaDevices.getUserMedia({ audio });
-  }
-  if (!navigator.mediaDevices.getDisplayMedia) throw new Error("This browser cannot share the sound of a tab.");
-  const stream = await navigator.mediaDevices.getDisplayMedia({ audio: { suppressLocalAudioPlayback: false }, video: true });
+// The devices of the browser; an error where it gives this page none.
+function devices() {
+  if (navigator.mediaDevices) return navigator.mediaDevices;
+  throw new Error("Browsers give sound only to pages of https:// or localhost.");
+}
+
+// echoCancellation: of the sound that the computer plays.
+function grantMicrophone(deviceId, echoCancellation) {
+  const audio = { echoCancellation, noiseSuppression: false, autoGainControl: true };
+  if (deviceId) audio.deviceId = { exact: deviceId };
+  return devices().getUserMedia({ audio });
+}
+
+async function grantTab() {
+  if (!devices().getDisplayMedia) throw new Error("This browser cannot share the sound of a tab.");
+  const wish = { audio: { suppressLocalAudioPlayback: false }, video: true, systemAudio: "include" };
+  const stream = await devices().getDisplayMedia(wish);
   if (!stream.getAudioTracks().length) {
     stream.getTracks().forEach((track) => track.stop());
     throw new Error("No sound was shared: choose a tab, and “also share tab audio”.");
