@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -129,14 +131,41 @@ def test_a_command_names_the_channels_of_a_file(
     np.testing.assert_allclose(load_audio(tmp_path / "copy.wav", channel=1), channels[1], atol=1e-4)
 
 
+def test_a_command_reads_a_pipe_for_each_source(
+    channels: Samples, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One ends before the other."""
+    lengths = {"Ada": channels.shape[1], "Ben": channels.shape[1] - 24_000}
+    writers = []
+    for samples, (name, n_samples) in zip(channels, lengths.items(), strict=True):
+        os.mkfifo(tmp_path / name)
+        data = (samples[:n_samples] * 32767).astype("<i2").tobytes()
+        writers.append(threading.Thread(target=(tmp_path / name).write_bytes, args=(data,)))
+        writers[-1].start()
+    sources = ",".join(f"{name}={tmp_path / name}" for name in lengths)
+    words = ["-m", "nano", "-l", "en,de", "--sources", sources, "--unaware", "--jsonl"]
+    assert run(["stream", *words, "--save-audio", str(tmp_path / "copy.wav")]) == 0
+    for writer in writers:
+        writer.join()
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {event["source"] for event in events if event["type"] == "final"} == {"Ada", "Ben"}
+    np.testing.assert_allclose(load_audio(tmp_path / "copy.wav", channel=0), channels[0], atol=1e-4)
+    assert not load_audio(tmp_path / "copy.wav", channel=1)[lengths["Ben"] :].any()
+
+
 @pytest.mark.parametrize(
     ("source", "names", "message"),
-    [("-", "A,B", "got a pipe"), ("en.flac", "A,B=2", "got the device '2'"), ("en.flac", "A,B", "channel")],
+    [
+        ("-", "A,B", "got a pipe"),
+        ("", "A=here,B=there", "the path of a pipe, got 'here'"),
+        ("en.flac", "A,B=2", "got the device '2'"),
+        ("en.flac", "A,B", "channel"),
+    ],
 )
 def test_bad_sources_are_one_line(
     source: str, names: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = source if source == "-" else str(CLIPS / source)
-    assert run(["stream", name, "-m", "nano", "--sources", names]) == 2
+    name = str(CLIPS / source) if source.endswith("flac") else source
+    assert run(["stream", *filter(None, [name]), "-m", "nano", "--sources", names]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line

@@ -12,7 +12,7 @@ import time
 import wave
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -71,6 +71,7 @@ from sottovoce.types import (
 )
 
 if TYPE_CHECKING:
+    from sottovoce.audio.io import AudioChunk
     from sottovoce.recogniser import Recogniser
     from sottovoce.streaming.live_session import LiveSession
     from sottovoce.streaming.sources import SourcesSession
@@ -102,8 +103,8 @@ class StreamFlags:
 
 SOURCES = click.Option(
     ["--sources"],
-    metavar="NAME[=DEVICE],…",
-    help="Several sources, a name each: channels of FILE, or with --mic devices, as in me=,others=monitor.",
+    metavar="NAME[=DEVICE|PIPE],…",
+    help="Several sources, a name each: channels of FILE, pipes, or with --mic devices (me=,others=monitor).",
 )
 REALTIME, UNAWARE, INPUT_FORMAT, CHUNK_MS, ENCODER, NO_VAD, FINALS_BY, JSONL = options_of(StreamFlags)
 MIC = click.Option(
@@ -181,7 +182,7 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
     translation = from_values(TranslationOptions, given).translation(given["task"])
     speakers = speakers_of(given)
     with ExitStack() as stack:
-        sources = sources_of(given["sources"], source)
+        sources = sources_of(given["sources"], source, given["mic"])
         pieces = source_pieces(source, flags, given["mic"], sources)
         comes_in_time = not flags.unaware and (flags.realtime or source is None or is_pipe(source))
         controller = UpdateIntervalController(time.monotonic()) if comes_in_time else None
@@ -220,7 +221,7 @@ def check(source: str | None, flags: StreamFlags, given: Values) -> None:
     from sottovoce.audio.io import Source, check_reading, probe_audio
 
     log_path, copy, output = given["log_path"], given["save_audio"], given["output"]
-    if bool(source) == (given["mic"] is not None):
+    if bool(source) == (given["mic"] is not None) and (source or not given["sources"]):
         raise OptionError("stream: expected one of FILE, - or --mic")
     if output:
         writer_for(format_of(output))
@@ -275,8 +276,8 @@ def is_pipe(source: str) -> bool:
     return source == "-" or Path(source).is_fifo()
 
 
-def sources_of(given: str | None, source: str | None) -> Mapping[str, str]:
-    """Return the device of each source, "" for the default one, by name. Raises: OptionError."""
+def sources_of(given: str | None, source: str | None, mic: str | None) -> Mapping[str, str]:
+    """Return the device of each source, "" for the default one, or its pipe, by name. Raises: OptionError."""
     if given is None:
         return {}
     if source and is_pipe(source):
@@ -287,6 +288,9 @@ def sources_of(given: str | None, source: str | None) -> Mapping[str, str]:
     devices = [device.strip() for _, device in pairs]
     if source and any(devices):
         raise OptionError(f"--sources: expected names of channels, got the device '{max(devices)}'")
+    for pipe in devices if source is None and mic is None else ():
+        if not is_pipe(pipe):
+            raise OptionError(f"--sources: expected a FILE, --mic, or the path of a pipe, got '{pipe}'")
     return dict(zip(names, devices, strict=True))
 
 
@@ -303,12 +307,23 @@ def source_pieces(
     with ExitStack() as stack:
         if source is None:
             names = list(sources.values()) or [mic or ""]
-            devices = [int(name) if name.isdecimal() else name or None for name in names]
-            microphones = [stack.enter_context(Microphone(device, chunk_s=chunk_s)) for device in devices]
-            say_on_terminal(f"listening (Ctrl-C ends): {', '.join(each.name for each in microphones)}")
-            for together in zip(*microphones, strict=False):
-                pieces = [chunk.samples for chunk in together]
-                yield np.stack(pieces, axis=1) if sources else pieces[0]
+            readers: list[Iterable[AudioChunk]] = []
+            for name in names:
+                if mic is None:
+                    pipe = stack.enter_context(open(name, "rb", buffering=0))
+                    readers.append(
+                        read_live(pipe, input_format=flags.input_format, chunk_s=chunk_s, name=name)
+                    )
+                else:
+                    device = int(name) if name.isdecimal() else name or None
+                    microphone = stack.enter_context(Microphone(device, chunk_s=chunk_s))
+                    say_on_terminal(f"listening (Ctrl-C ends): {microphone.name}")
+                    readers.append(microphone)
+            for chunks in itertools.zip_longest(*readers):
+                pieces = [np.zeros(0, np.float32) if chunk is None else chunk.samples for chunk in chunks]
+                longest = max(map(len, pieces))
+                together = np.stack([np.pad(each, (0, longest - len(each))) for each in pieces], axis=1)
+                yield together if sources else together[:, 0]
             return
         elif source == "-":
             # Unbuffered: a buffered read waits until it is full.
