@@ -93,6 +93,8 @@ struct Silero;          // see silero.h
 struct SpeechWindows;
 struct AttentionStatistics;  // see alignatt.h
 struct AttentionRows;
+struct MelFilters;      // see mel.h
+struct MelFrames;
 
 struct Kernels {
     const char* name;
@@ -104,6 +106,7 @@ struct Kernels {
     void (*attend_cross)(const CrossAttention& attention);
     int (*choose)(const TokenChoice& choice);  // 0 where two of the best are equal, or there are fewer
     void (*detect_speech)(const Silero& network, const SpeechWindows& windows);
+    void (*mel_power)(const MelFilters& mel, const MelFrames& frames);
     void (*update_statistics)(const AttentionStatistics& before, const AttentionRows& attention,
                               const AttentionStatistics& after);  // after.n_tokens is set
     int (*attended_frame)(const AttentionStatistics& all, const AttentionRows& attention, float floor);

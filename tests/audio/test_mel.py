@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import platform
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from sottovoce.audio.io import AudioSource, Recording, load_audio
 from sottovoce.audio.mel import (
+    LogMel,
     MelStream,
+    NativeLogMel,
     RecordingFeatures,
     log_mel,
     mel_filters,
@@ -49,6 +52,25 @@ def test_log_mel_equals_openai_whisper(n_mels: int, n_samples: int, reference: R
     for padding in (0, 32_000):
         ours = some(normalize(log_mel(samples, n_mels, padding_samples=padding)))
         assert ours == pytest.approx(reference(lambda padding=padding: compute(padding)), abs=1e-5)
+
+
+@pytest.mark.parametrize("n_mels", [80, 128])
+def test_kernels_equal_numpy_whatever_the_other_frames(n_mels: int) -> None:
+    kernels = pytest.importorskip("sottovoce_kernels", reason="the kernels are not installed")
+    samples = np.concatenate((speechlike(40_000), np.zeros(8_000, np.float32), 1e-4 * speechlike(8_000)))
+    n_frames, before = (len(samples) - 400) // 160 + 1, kernels.in_use()
+    expected = LogMel(n_mels).compute(samples, n_frames)
+    try:
+        for name in filter(kernels.runs_here, kernels.built()):
+            kernels.use(name)
+            result = NativeLogMel(n_mels).compute(samples, n_frames)
+            alone = [NativeLogMel(n_mels).compute(samples[160 * t :], 1) for t in range(0, n_frames, 7)]
+            np.testing.assert_array_equal(np.concatenate(alone, axis=1), result[:, ::7])
+            # Elsewhere compilers fuse NumPy's products and sums.
+            tolerance = 0 if platform.machine() in ("x86_64", "AMD64") else 2e-6
+            np.testing.assert_allclose(result, expected, atol=tolerance, rtol=0)
+    finally:
+        kernels.use(before)
 
 
 @settings(max_examples=15, deadline=None)

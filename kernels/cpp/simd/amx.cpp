@@ -4,6 +4,7 @@
 #include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
+#include "mel.h"
 #include "multiply.h"
 #include "silero.h"
 #include "words.h"
@@ -90,7 +91,7 @@ void multiply_tiles(const Product& p, int first_panel, int last_panel) {
 extern const Kernels amx_kernels;
 const Kernels amx_kernels = {
     "amx", 1, quantize_bytes, multiply_tiles, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
+    mel_power, update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -5,6 +5,7 @@
 #include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
+#include "mel.h"
 #include "multiply.h"
 #include "silero.h"
 #include "words.h"
@@ -67,7 +68,7 @@ struct WordPanel {
 extern const Kernels avx2_kernels;
 const Kernels avx2_kernels = {
     "avx2", 2, quantize_words, multiply<WordPanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
+    mel_power, update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -4,6 +4,7 @@
 #include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
+#include "mel.h"
 #include "multiply.h"
 #include "silero.h"
 #include "words.h"
@@ -41,7 +42,7 @@ struct BytePanel {
 extern const Kernels avx2_vnni_kernels;
 const Kernels avx2_vnni_kernels = {
     "avx2-vnni", 1, quantize_bytes, multiply<BytePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
+    mel_power, update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

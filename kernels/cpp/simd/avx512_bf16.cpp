@@ -4,6 +4,7 @@
 #include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
+#include "mel.h"
 #include "multiply.h"
 #include "silero.h"
 #include "words.h"
@@ -14,7 +15,7 @@ namespace sottovoce {
 extern const Kernels avx512_bf16_kernels;
 const Kernels avx512_bf16_kernels = {
     "avx512-bf16", 1, quantize_bytes, multiply<WidePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
+    mel_power, update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

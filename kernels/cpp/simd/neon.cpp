@@ -5,6 +5,7 @@
 #include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
+#include "mel.h"
 #include "multiply.h"
 #include "silero.h"
 #include "words.h"
@@ -49,7 +50,7 @@ struct DotPanel {
 extern const Kernels neon_kernels;
 const Kernels neon_kernels = {
     "neon", 1, quantize_signed, multiply<DotPanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
+    mel_power, update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -3,6 +3,7 @@
 #include "alignatt.h"
 #include "attention.h"
 #include "choose.h"
+#include "mel.h"
 #include "multiply.h"
 #include "silero.h"
 #include "words.h"
@@ -28,7 +29,7 @@ struct PortablePanel {
 extern const Kernels portable_kernels;
 const Kernels portable_kernels = {
     "portable", 1, quantize_bytes, multiply<PortablePanel>, layer_norm, attend_self, attend_cross, choose, detect_speech,
-    update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
+    mel_power, update_statistics, attended_frame, mean_of_medians, &encoder_kernels,
 };
 
 }  // namespace sottovoce

@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
+from sottovoce.kernels import load_kernels
 from sottovoce.options.transcribe import Normalization
 from sottovoce.types import FRAMES_PER_SECOND, HOP_SAMPLES, SAMPLE_RATE, Features, Floats, Samples
 
@@ -83,31 +83,63 @@ def mel_filters(n_mels: int) -> npt.NDArray[np.float32]:
     return filters
 
 
-@dataclass(frozen=True, slots=True)
-class _SparseFilters:
-    """The weights of `mel_filters` that are not 0, filter by filter: their bins, and where each begins."""
+class LogMel:
+    """Log-mel of frames, in NumPy; a frame's does not depend on the others."""
 
-    bins: npt.NDArray[np.intp]
-    weights: Floats
-    starts: npt.NDArray[np.intp]
-
-    @classmethod
-    @lru_cache(maxsize=8)
-    def of(cls, n_mels: int) -> _SparseFilters:
+    def __init__(self, n_mels: int) -> None:
         filters = mel_filters(n_mels)
         has_weight = filters > 0.0
         has_weight[~has_weight.any(axis=1), 0] = True  # a filter between two bins sums its 0.0
-        rows, bins = np.nonzero(has_weight)
-        return cls(bins, filters[rows, bins], np.searchsorted(rows, np.arange(n_mels)))
+        rows, self._bins = np.nonzero(has_weight)
+        self._weights = filters[rows, self._bins]
+        self._starts = np.searchsorted(rows, np.arange(n_mels))
+        self._n_mels = n_mels
 
-    def log_mel(self, frames: npt.NDArray[np.float64]) -> Floats:
-        """Return log-mel (n_mels, n) of windowed frames (n, 400); a frame's does not depend on the others."""
+    def compute(self, signal: Samples, n_frames: int) -> Floats:
+        """Return log-mel (n_mels, n_frames) of samples (160 (n_frames - 1) + 400,) or more."""
+        log_mels = np.empty((self._n_mels, n_frames), np.float32)
+        for first in range(0, n_frames, _BLOCK_FRAMES):
+            last = min(first + _BLOCK_FRAMES, n_frames)
+            block = signal[first * HOP_SAMPLES : (last - 1) * HOP_SAMPLES + N_FFT]
+            frames = np.lib.stride_tricks.sliding_window_view(block, N_FFT)[::HOP_SAMPLES]
+            log_mels[:, first:last] = self._transform(frames * _WINDOW)
+        return log_mels
+
+    def _transform(self, frames: npt.NDArray[np.float64]) -> Floats:
         spectrum = np.fft.rfft(frames).astype(np.complex64).view(np.float32)
         spectrum *= spectrum
         power = spectrum[:, ::2] + spectrum[:, 1::2]
-        mel = np.add.reduceat(power[:, self.bins] * self.weights, self.starts, axis=1)
+        mel = np.add.reduceat(power[:, self._bins] * self._weights, self._starts, axis=1)
         log_mel: Floats = np.log10(np.maximum(mel, FLOOR)).T
         return log_mel
+
+
+class NativeLogMel(LogMel):
+    """Log-mel with the native kernels: NumPy's numbers, on x86-64 bit by bit. Raises: as `load_kernels`."""
+
+    def __init__(self, n_mels: int) -> None:
+        load_kernels("mel")
+        from sottovoce_kernels.mel import MelFilters
+
+        turns = np.fft.rfft(np.eye(1, N_FFT, 1)[0])  # as NumPy rounds them
+        filters = mel_filters(n_mels)
+        self._n_mels = n_mels
+        self._filters = MelFilters(_WINDOW.ctypes.data, turns.ctypes.data, filters.ctypes.data, n_mels)
+
+    def compute(self, signal: Samples, n_frames: int) -> Floats:
+        signal = np.ascontiguousarray(signal, np.float32)
+        power = np.empty((self._n_mels, n_frames), np.float32)
+        self._filters.power(signal.ctypes.data, n_frames, power.ctypes.data)
+        return np.log10(power, out=power)
+
+
+@lru_cache(maxsize=8)
+def load_log_mel(n_mels: int) -> LogMel:
+    """Return log-mel in the native kernels, or without them in NumPy, which is slower."""
+    try:
+        return NativeLogMel(n_mels)
+    except ImportError:
+        return LogMel(n_mels)
 
 
 class MelStream:
@@ -118,7 +150,7 @@ class MelStream:
 
     def __init__(self, n_mels: int = 80) -> None:
         self.n_mels = n_mels
-        self._filters = _SparseFilters.of(n_mels)
+        self._log_mel = load_log_mel(n_mels)
         self.reset()
 
     def reset(self) -> None:
@@ -152,20 +184,10 @@ class MelStream:
                 return np.zeros((self.n_mels, 0), np.float32)
             signal = np.concatenate((signal[_HALF:0:-1], signal))
         n_new = max(0, (len(signal) - N_FFT) // HOP_SAMPLES + 1)
-        frames = self._transform(signal, n_new)
+        frames = self._log_mel.compute(signal, n_new)
         self._pending = signal[n_new * HOP_SAMPLES :].copy()
         self.n_frames += n_new
         return frames
-
-    def _transform(self, signal: Samples, n_frames: int) -> Floats:
-        log_mels = np.full((self.n_mels, n_frames), SILENCE_LOG_MEL, np.float32)
-        for first in range(0, n_frames, _BLOCK_FRAMES):
-            last = min(first + _BLOCK_FRAMES, n_frames)
-            block = signal[first * HOP_SAMPLES : (last - 1) * HOP_SAMPLES + N_FFT]
-            if block.any():
-                frames = np.lib.stride_tricks.sliding_window_view(block, N_FFT)[::HOP_SAMPLES]
-                log_mels[:, first:last] = self._filters.log_mel(frames * _WINDOW)
-        return log_mels
 
 
 def log_mel(samples: Samples, n_mels: int = 80, *, padding_samples: int = 0) -> Floats:
