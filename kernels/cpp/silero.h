@@ -1,7 +1,10 @@
 // Silero VAD's network for 16 kHz: spectrum, four convolutions, an LSTM cell, and the probability of speech.
 #pragma once
 
+#include <algorithm>
 #include <vector>
+
+#include "packed.h"
 
 namespace sottovoce {
 
@@ -12,21 +15,21 @@ constexpr int kFloatPanel = 16;      // outputs of a table that lie together
 
 // A table (n_in, n_out) of floats, packed as (n_out / 16, n_in, 16).
 struct FloatTable {
-    std::vector<float> values, bias;
+    Block memory;
+    std::vector<float> bias;
     int n_in = 0, n_out = 0;
 
     FloatTable() = default;
-    FloatTable(const float* rows, const float* bias_, int n_in_, int n_out_) : n_in(n_in_), n_out(n_out_) {
-        values.reserve(static_cast<size_t>(n_in) * n_out);
+    FloatTable(const float* rows, const float* bias_, int n_in_, int n_out_)
+        : memory(sizeof(float) * n_in_ * n_out_), bias(n_out_), n_in(n_in_), n_out(n_out_) {
+        float* to = memory.as<float>();
         for (int first = 0; first < n_out; first += kFloatPanel)
-            for (int k = 0; k < n_in; ++k)
-                values.insert(values.end(), rows + static_cast<size_t>(k) * n_out + first,
-                              rows + static_cast<size_t>(k) * n_out + first + kFloatPanel);
-        if (bias_)
-            bias.assign(bias_, bias_ + n_out);
-        else
-            bias.assign(n_out, 0.0f);
+            for (int k = 0; k < n_in; ++k, to += kFloatPanel)
+                std::copy_n(rows + static_cast<size_t>(k) * n_out + first, kFloatPanel, to);
+        if (bias_) bias.assign(bias_, bias_ + n_out);
     }
+
+    const float* values() const { return memory.as<float>(); }
 };
 
 struct Silero {

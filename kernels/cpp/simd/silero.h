@@ -15,17 +15,24 @@ constexpr int kTogether = 8;  // windows that pass the convolutions together
 constexpr int kSpectra = 4, kFrame = 256, kHop = 128, kBins = 129;
 constexpr int kVectors = kFloatPanel / F::n;
 constexpr int kRowsTogether = kVectors < 4 ? 8 / kVectors : kVectors < 8 ? 2 : 1;
+constexpr int kPanelsTogether = kVectors == 1 ? 2 : 1;  // of many rows: as many sums as fit into registers
+constexpr int kPanelsOfRow = kVectors < 4 ? 8 / kVectors : 4;  // of a single row
+
+// Inputs [first, last) of a table: the others are zeros.
+struct Inputs {
+    int first, last;
+};
 
 // out[r] = onto[r] + rows[r] times P panels of a table.
 template <int R, int P>
-void float_tile(const FloatTable& table, int panel, const float* const* rows, const float* const* onto,
+void float_tile(const FloatTable& table, Inputs inputs, int panel, const float* const* rows, const float* const* onto,
                 float* const* out) {
     const size_t size = static_cast<size_t>(table.n_in) * kFloatPanel;
-    const float* values = table.values.data() + panel * size;
+    const float* values = table.values() + panel * size + inputs.first * kFloatPanel;
     F sums[R][P * kVectors];
     for (int r = 0; r < R; ++r)
         for (int i = 0; i < P * kVectors; ++i) sums[r][i] = F::load(onto[r] + panel * kFloatPanel + i * F::n);
-    for (int k = 0; k < table.n_in; ++k, values += kFloatPanel) {
+    for (int k = inputs.first; k < inputs.last; ++k, values += kFloatPanel) {
         F by[R];
         for (int r = 0; r < R; ++r) by[r] = F::set(rows[r][k]);
         for (int p = 0; p < P; ++p)
@@ -38,16 +45,21 @@ void float_tile(const FloatTable& table, int panel, const float* const* rows, co
         for (int i = 0; i < P * kVectors; ++i) sums[r][i].store(out[r] + panel * kFloatPanel + i * F::n);
 }
 
-void multiply_floats(const FloatTable& table, const float* const* rows, const float* const* onto, float* const* out,
-                     int n_rows) {
+void multiply_floats(const FloatTable& table, Inputs inputs, const float* const* rows, const float* const* onto,
+                     float* const* out, int n_rows) {
     const int n_panels = table.n_out / kFloatPanel, n_many = n_rows / kRowsTogether * kRowsTogether;
-    for (int panel = 0; panel < n_panels; ++panel)
+    int panel = 0;
+    for (; panel + kPanelsTogether <= n_panels; panel += kPanelsTogether)
         for (int r = 0; r < n_many; r += kRowsTogether)
-            float_tile<kRowsTogether, 1>(table, panel, rows + r, onto + r, out + r);
+            float_tile<kRowsTogether, kPanelsTogether>(table, inputs, panel, rows + r, onto + r, out + r);
+    for (; panel < n_panels; ++panel)
+        for (int r = 0; r < n_many; r += kRowsTogether)
+            float_tile<kRowsTogether, 1>(table, inputs, panel, rows + r, onto + r, out + r);
     for (int r = n_many; r < n_rows; ++r) {
-        int panel = 0;
-        for (; panel + 4 <= n_panels; panel += 4) float_tile<1, 4>(table, panel, rows + r, onto + r, out + r);
-        for (; panel < n_panels; ++panel) float_tile<1, 1>(table, panel, rows + r, onto + r, out + r);
+        panel = 0;
+        for (; panel + kPanelsOfRow <= n_panels; panel += kPanelsOfRow)
+            float_tile<1, kPanelsOfRow>(table, inputs, panel, rows + r, onto + r, out + r);
+        for (; panel < n_panels; ++panel) float_tile<1, 1>(table, inputs, panel, rows + r, onto + r, out + r);
     }
 }
 
@@ -70,8 +82,9 @@ struct FloatRows {
         onto.push_back(table.bias.data());
         out.push_back(to);
     }
-    void multiply(const FloatTable& table) {
-        multiply_floats(table, rows.data(), onto.data(), out.data(), static_cast<int>(rows.size()));
+    void multiply(const FloatTable& table) { multiply(table, {0, table.n_in}); }
+    void multiply(const FloatTable& table, Inputs inputs) {
+        multiply_floats(table, inputs, rows.data(), onto.data(), out.data(), static_cast<int>(rows.size()));
         rows.clear(), onto.clear(), out.clear();
     }
 };
@@ -98,14 +111,15 @@ public:
     const float* gates(const float* samples, int n) {
         spectra(samples, n);
         const FloatTable* const layers = network_.layers;
-        for (int w = 0; w < n; ++w)
-            for (int t = 0; t < kSpectra; ++t) rows_.add(magnitude(w, t - 1), layers[0], first(w, t));
-        rows_.multiply(layers[0]);
-        for (int w = 0; w < n; ++w) {
-            rectify(first(w, 0), kSpectra * 128);
-            for (int t = 0; t < 2; ++t) rows_.add(first(w, 2 * t - 1), layers[1], second(w) + 64 * t);
+        for (int t = 0; t < kSpectra; ++t) {
+            for (int w = 0; w < n; ++w) rows_.add(magnitude(w, t - 1), layers[0], first(w, t));
+            rows_.multiply(layers[0], {t == 0 ? kBins : 0, t == kSpectra - 1 ? 2 * kBins : 3 * kBins});
         }
-        rows_.multiply(layers[1]);
+        for (int w = 0; w < n; ++w) rectify(first(w, 0), kSpectra * 128);
+        for (int t = 0; t < 2; ++t) {
+            for (int w = 0; w < n; ++w) rows_.add(first(w, 2 * t - 1), layers[1], second(w) + 64 * t);
+            rows_.multiply(layers[1], {t == 0 ? 128 : 0, 3 * 128});
+        }
         for (int w = 0; w < n; ++w) {
             rectify(second(w), 128);
             rows_.add(second(w), layers[2], &third_[w * 64]);
@@ -125,7 +139,7 @@ public:
     }
 
 private:
-    // Frames of a window, with one of zeros before and one behind.
+    // Frames of a window, with one of padding before and one behind.
     float* magnitude(int w, int t) { return &magnitudes_[(w * (kSpectra + 2) + t + 1) * kBins]; }
     float* first(int w, int t) { return &first_[(w * (kSpectra + 2) + t + 1) * 128]; }
     float* second(int w) { return &second_[w * 128]; }
@@ -180,7 +194,7 @@ float step_cell(const Silero& network, const float* gates, float* hidden, float*
     float sums[4 * kSpeechState];
     const float* row = hidden;
     float* to = sums;
-    multiply_floats(network.recurrent, &row, &gates, &to, 1);
+    multiply_floats(network.recurrent, {0, kSpeechState}, &row, &gates, &to, 1);
     F logit = F::set(0.0f);
     for (int i = 0; i < kSpeechState; i += F::n) {
         const F input = sigmoid(F::load(sums + i)), forget = sigmoid(F::load(sums + kSpeechState + i));
