@@ -345,7 +345,7 @@ class AudioReader:
         """Ordered spans [start, end) in samples that are replaced by silence."""
         self._warned = warned
         self._n_read = 0
-        self._last_sound = -1
+        self._quiet_from = 0
         self._pauses: list[tuple[float, float]] = []
 
     def __enter__(self) -> AudioReader:
@@ -356,7 +356,7 @@ class AudioReader:
 
     def silences(self) -> list[tuple[float, float]]:
         """Return the gaps filled so far, each with the digital silence around it, in seconds."""
-        pauses = [*self._pauses, ((self._last_sound + 1) / SAMPLE_RATE, self._n_read / SAMPLE_RATE)]
+        pauses = [*self._pauses, (self._quiet_from / SAMPLE_RATE, self._n_read / SAMPLE_RATE)]
         gaps = []
         for filled in self._source.silences():
             first, last = filled[0] - self._start_s, filled[1] - self._start_s
@@ -367,15 +367,19 @@ class AudioReader:
         return gaps
 
     def _note_pauses(self, block: Samples) -> None:
-        loudest = np.abs(block[0]) if len(block) == 1 else np.abs(block).max(axis=0)
-        sound = np.flatnonzero(loudest > QUIET) + self._n_read
-        edges = np.concatenate(([self._last_sound], sound))
-        self._n_read += block.shape[1]
-        self._last_sound = int(edges[-1])
+        is_sound = (np.abs(block) > QUIET).any(axis=0) if len(block) > 1 else np.abs(block[0]) > QUIET
+        was_sound = self._quiet_from == self._n_read
+        edges = self._n_read + np.flatnonzero(np.diff(is_sound, prepend=was_sound))
+        if not was_sound:
+            edges = np.concatenate(([self._quiet_from], edges))
+        self._n_read += len(is_sound)
+        self._quiet_from = int(edges[-1]) if len(edges) % 2 else self._n_read
+        ends = edges[1::2]
+        starts = edges[::2][: len(ends)]
         # Shorter stretches of quiet are parts of sounds.
-        ends = np.flatnonzero(np.diff(edges) > 0.05 * SAMPLE_RATE)
-        starts_s, ends_s = (edges[ends] + 1) / SAMPLE_RATE, edges[ends + 1] / SAMPLE_RATE
-        self._pauses += zip(starts_s.tolist(), ends_s.tolist(), strict=True)
+        is_pause = ends - starts >= 0.05 * SAMPLE_RATE
+        pauses = (starts[is_pause] / SAMPLE_RATE).tolist(), (ends[is_pause] / SAMPLE_RATE).tolist()
+        self._pauses += zip(*pauses, strict=True)
 
     def close(self) -> None:
         self._source.close()
