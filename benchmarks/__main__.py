@@ -17,12 +17,12 @@ TOPICS = ("", "files", "text", "language", "live", "ctc", "server", "speakers")
 
 def benchmarks(topic: str) -> dict[str, str]:
     """Names of a topic's benchmarks, each with the line that says what it measures. Nothing is imported."""
-    found = {}
+    result = {}
     for path in sorted((HERE / topic).glob("[a-z]*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in tree.body):
-            found[path.stem] = (ast.get_docstring(tree) or "").split("\n", maxsplit=1)[0]
-    return found
+            result[path.stem] = (ast.get_docstring(tree) or "").split("\n", maxsplit=1)[0]
+    return result
 
 
 def listing() -> str:

@@ -127,8 +127,8 @@ def boosted_text(model: Model, clip: Path) -> str:
 
 
 def word_times(model: Model, clip: Path) -> str:
-    found = model.transcribe(clip, word_timestamps=True)
-    return str([(word.word, word.start, word.end) for one in found for word in one.words or ()])
+    result = model.transcribe(clip, word_timestamps=True)
+    return str([(word.word, word.start, word.end) for item in result for word in item.words or ()])
 
 
 def live_text(model: Model, clip: Path) -> str:
@@ -140,10 +140,10 @@ def live_text(model: Model, clip: Path) -> str:
 def ctc_text(model: Model, clip: Path) -> str:
     assert model.ctc_head is not None
     mel = log_mel(load_audio(clip), model.backend.dims.n_mels)
-    found = model.ctc_head.emissions(window_features([mel[:, :3000]], 3000))
-    labels = [chr(0x4E00 + i) for i in range(found.log_probs.shape[2])]
+    result = model.ctc_head.emissions(window_features([mel[:, :3000]], 3000))
+    labels = [chr(0x4E00 + i) for i in range(result.log_probs.shape[2])]
     decoder = CtcDecoder(labels, blank=len(labels) - 1, beam_size=16)
-    return str([one[0].tokens for one in decoder.decode(found.log_probs, found.lengths)])
+    return str([item[0].tokens for item in decoder.decode(result.log_probs, result.lengths)])
 
 
 def steps(backend: TorchBackend, n_prompt: int = 64) -> Iterator[Row]:
@@ -270,10 +270,10 @@ def parts(report: Report, name: str, device: torch.device, dtype: str) -> list[R
     )
     heads = ("rows", "greedy, ms", "live, ms", "beams of 5, ms", "with phrases, ms")
     with torch.inference_mode():
-        found = report.table(f"A decoder step, {name}", heads, lambda: steps(backend))
+        result = report.table(f"A decoder step, {name}", heads, lambda: steps(backend))
         heads = ("window", "1, ms", "4, ms", "16, ms")
         report.table(f"Encoder and cross-attention, {name}", heads, lambda: encoders(backend))
-    return found
+    return result
 
 
 def plot_steps(path: Path, tables: dict[str, list[Row]]) -> None:

@@ -45,15 +45,15 @@ class Vocabulary:
 
 def words_of_arpa(path: Path) -> list[str]:
     """The unigrams of an ARPA file in lower-case letters, likeliest first."""
-    found: list[tuple[float, str]] = []
+    result: list[tuple[float, str]] = []
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             if line.startswith("\\2-grams:"):
                 break
             fields = line.split()
             if len(fields) >= 2 and fields[1].isascii() and fields[1].isalpha() and fields[1].islower():
-                found.append((-float(fields[0]), fields[1]))
-    return [word for _, word in sorted(found)]
+                result.append((-float(fields[0]), fields[1]))
+    return [word for _, word in sorted(result)]
 
 
 def vocabulary(n: int, words: list[str]) -> Vocabulary:
@@ -113,12 +113,12 @@ def _zipf(n: int) -> Tensor:
 
 def _cut(text: str, ids: dict[str, int]) -> list[int]:
     """The longest pieces that fit, from left to right."""
-    found: list[int] = []
+    result: list[int] = []
     while text:
         length = next(length for length in range(min(len(text), 12), 0, -1) if text[:length] in ids)
-        found.append(ids[text[:length]])
+        result.append(ids[text[:length]])
         text = text[length:]
-    return found
+    return result
 
 
 def made_emissions(known: Vocabulary, n_batch: int, n_frames: int, doubt: Doubt) -> Tensor:
@@ -149,13 +149,13 @@ def _frames(
 
     Only whole words; blanks fill the end.
     """
-    found: list[int] = []
+    result: list[int] = []
     for index in order.tolist():
         word: list[int] = []
         for token in words[index] if known.has_pieces else [*words[index], known.labels.index(" ")]:
             n_said, n_blank = torch.randint(0, 3, (2,), generator=generator).tolist()
             word += [token] * (1 + int(n_said == 2)) + [BLANK] * (1 + n_blank)
-        if len(found) + len(word) > n_frames:
+        if len(result) + len(word) > n_frames:
             break
-        found += word
-    return torch.tensor(found + [BLANK] * (n_frames - len(found)))
+        result += word
+    return torch.tensor(result + [BLANK] * (n_frames - len(result)))

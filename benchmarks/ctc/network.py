@@ -64,7 +64,7 @@ def main() -> None:
         began_s = time.process_time()
         counts = [count_edits(texts[clip].split(), read(samples).split()) for clip, samples in clips.items()]
         seconds = (time.process_time() - began_s) / sum(len(samples) for samples in clips.values()) * 16_000
-        wrong, spoken = sum(one.n_errors for one in counts), sum(one.n_reference for one in counts)
+        wrong, spoken = sum(item.n_errors for item in counts), sum(item.n_reference for item in counts)
         print(f"{name:24} {wrong} of {spoken} words wrong, {seconds:.3f} s a second", flush=True)
 
     emissions = {id(samples): network.emissions([samples])[0] for samples in clips.values()}

@@ -68,7 +68,7 @@ class Said:
 
 def reported(data: Path, languages: Sequence[str], letters: str) -> list[Said]:
     """The clips of the reporting part whose letters say how they sound."""
-    found = [
+    result = [
         clip
         for language in languages
         for clip in human_clips.clips(data, "test", language=language, with_text=True)
@@ -76,7 +76,7 @@ def reported(data: Path, languages: Sequence[str], letters: str) -> list[Said]:
     ]
     return [
         Said(clip.file, spelled(clip.text or "", letters), clip.language, group_of(clip.group, clip.language))
-        for clip in found
+        for clip in result
     ]
 
 
@@ -182,13 +182,13 @@ class Bench:
     def _listed(
         self, weights: tuple[float, float], clips: Sequence[Said], *, lexicon: bool
     ) -> list[list[Hypothesis]]:
-        found: dict[Path, list[Hypothesis]] = {}
+        result: dict[Path, list[Hypothesis]] = {}
         fusion = CtcFusionOptions(lm_weight=weights[0], word_score=weights[1], unknown_score=UNKNOWN_SCORE)
         for language in dict.fromkeys(clip.language for clip in clips):
             of_language = [clip for clip in clips if clip.language == language]
             lists = self._decoded(self._decoder(language, fusion, lexicon=lexicon), of_language)
-            found |= zip((clip.path for clip in of_language), lists, strict=True)
-        return [found[clip.path] for clip in clips]
+            result |= zip((clip.path for clip in of_language), lists, strict=True)
+        return [result[clip.path] for clip in clips]
 
     def _words_wrong(self, pair: tuple[float, float], *, lexicon: bool) -> float:
         texts = _best(self._listed(pair, self.dev, lexicon=lexicon))
@@ -209,7 +209,7 @@ def live_text(model: CtcModel, path: Path) -> str:
 
 
 def _best(lists: Sequence[Sequence[Hypothesis]]) -> list[str]:
-    return [found[0].text if found else "" for found in lists]
+    return [result[0].text if result else "" for result in lists]
 
 
 def show(name: str, bench: Bench) -> list[dict[str, object]]:
@@ -224,12 +224,12 @@ def show(name: str, bench: Bench) -> list[dict[str, object]]:
         parts = {}
         for group in groups:
             pairs = [(c.text, t) for c, t in zip(bench.test, texts, strict=True) if c.group == group]
-            sides = [one for one, _ in pairs], [text for _, text in pairs]
+            sides = [item for item, _ in pairs], [text for _, text in pairs]
             parts[group] = rate_of(*sides, letters=True).rate or 0.0, rate_of(*sides).rate or 0.0
         said = [clip.text for clip in bench.test]
         letters, words = rate_of(said, texts, letters=True).rate or 0.0, rate_of(said, texts)
         limits = words.low or 0.0, words.high or 0.0
-        cells = (f"{one:.1%} · {other:.1%}" for one, other in parts.values())
+        cells = (f"{item:.1%} · {other:.1%}" for item, other in parts.values())
         show_row(step, f"{letters:.1%}", shown(words.rate or 0.0, *limits), *cells)
         row = {"step": step, "letters": letters, "words": words.rate, "interval": limits, "sets": parts}
         rows.append(row)

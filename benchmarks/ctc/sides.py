@@ -144,8 +144,8 @@ def nemo(task: Task) -> Side:
 
     def decode(emissions: Tensor) -> list[str]:
         lengths = torch.full((len(emissions),), emissions.shape[1], device=emissions.device)
-        found = computer(emissions.roll(-1, dims=2), lengths).to_hyps_list(score_norm=False)
-        texts = ("".join(names[token] for token in each.y_sequence.tolist()) for each in found)
+        result = computer(emissions.roll(-1, dims=2), lengths).to_hyps_list(score_norm=False)
+        texts = ("".join(names[token] for token in each.y_sequence.tolist()) for each in result)
         return [" ".join(text.replace("▁", " ").split()) for text in texts]
 
     return Batched(decode)
@@ -202,8 +202,8 @@ def flashlight(task: Task, **pruning: float) -> Side:
 
 def best_of(decoder: object, row: Tensor):  # type: ignore[no-untyped-def]
     row = row.contiguous()
-    found = decoder.decode(row.data_ptr(), *row.shape)  # type: ignore[attr-defined]
-    return found[0]
+    result = decoder.decode(row.data_ptr(), *row.shape)  # type: ignore[attr-defined]
+    return result[0]
 
 
 def spell(known: Vocabulary, path: Sequence[int]) -> str:

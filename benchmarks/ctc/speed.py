@@ -81,8 +81,8 @@ def compare(
     rates = {name: len(given[name]) / statistics.median(times) for name, times in seconds.items()}
     first = next(iter(candidates))
     agree = {
-        name: sum(a == b for a, b in zip(found, texts[first], strict=False)) / len(found)
-        for name, found in texts.items()
+        name: sum(a == b for a, b in zip(result, texts[first], strict=False)) / len(result)
+        for name, result in texts.items()
     }
     row = {"vocabulary": len(task.known.labels), "batch": n_batch, "task": task.name, "threads": n_threads}
     shown = "  ".join(f"{name} {rate:.1f}/s ({agree[name]:.0%})" for name, rate in rates.items())
@@ -160,9 +160,9 @@ def main() -> None:
                 for n_batch in options.batch:
                     rows += [compare(task, candidates, n_batch, n, options) for n in options.threads]
     torch.set_num_threads(1)
-    found = look_ups(model, options.lm, options.repeats)
-    print("look-ups: " + "  ".join(f"{name} {rate:,.0f}/s" for name, rate in found.items()))
+    matches = look_ups(model, options.lm, options.repeats)
+    print("look-ups: " + "  ".join(f"{name} {rate:,.0f}/s" for name, rate in matches.items()))
     machine = {"processor": platform.processor() or platform.machine(), "threads": options.threads}
     settings = {"frames": N_FRAMES, "doubt": options.doubt, "beam_size": BEAM_SIZE}
     result = {**machine, **settings, "torch": torch.__version__, "missing": missing, "rows": rows}
-    show_json("ctc speed", {**result, "look_ups_per_s": found})
+    show_json("ctc speed", {**result, "look_ups_per_s": matches})

@@ -37,7 +37,7 @@ def letters_of(model: Model) -> str:
 def rate_of(references: Sequence[str], texts: Sequence[str], *, letters: bool = False) -> ErrorRate:
     """Words wrong (or letters), with their bootstrap 95 % interval."""
     units = list if letters else str.split
-    counts = [count_edits(units(one), units(text)) for one, text in zip(references, texts, strict=True)]
+    counts = [count_edits(units(item), units(text)) for item, text in zip(references, texts, strict=True)]
     return error_rate(counts, ScoreOptions(n_resamples=2000))
 
 
@@ -103,8 +103,8 @@ def write_ngrams(
     probabilities = [unigrams]
     backoffs: list[dict[Ngram, float]] = []
     for n in range(2, ORDER + 1):
-        made, backoff = _interpolated(counts[n - 1], probabilities[-1])
-        probabilities.append(made)
+        created, backoff = _interpolated(counts[n - 1], probabilities[-1])
+        probabilities.append(created)
         backoffs.append(backoff)
     probabilities[0][("<s>",)] = 1e-9
     _write_arpa(path, probabilities, backoffs)
@@ -121,12 +121,12 @@ def _interpolated(
         if ngram[1:] in shorter:
             kept[ngram[:-1]] += count - DISCOUNT
     backoff = {context: 1 - share / totals[context] for context, share in kept.items()}
-    made = {
+    created = {
         ngram: (count - DISCOUNT) / totals[ngram[:-1]] + backoff[ngram[:-1]] * shorter[ngram[1:]]
         for ngram, count in counts.items()
         if ngram[1:] in shorter
     }
-    return made, backoff
+    return created, backoff
 
 
 def _write_arpa(
@@ -134,11 +134,11 @@ def _write_arpa(
 ) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.write("\\data\\\n")
-        for n, found in enumerate(probabilities, start=1):
-            file.write(f"ngram {n}={len(found)}\n")
-        for n, found in enumerate(probabilities, start=1):
+        for n, result in enumerate(probabilities, start=1):
+            file.write(f"ngram {n}={len(result)}\n")
+        for n, result in enumerate(probabilities, start=1):
             file.write(f"\n\\{n}-grams:\n")
-            for ngram, probability in found.items():
+            for ngram, probability in result.items():
                 backoff = backoffs[n - 1].get(ngram) if n <= len(backoffs) else None
                 tail = "" if backoff is None else f"\t{math.log10(backoff):.5f}"
                 file.write(f"{math.log10(probability):.5f}\t{' '.join(ngram)}{tail}\n")

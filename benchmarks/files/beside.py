@@ -71,8 +71,8 @@ def mode(beam_size: int) -> str:
 
 def texts_of(log: Log, engine: str, beam_size: int, items: Sequence[Item]) -> list[str] | None:
     """Texts of the items, None unless all were read."""
-    found = [log.get(f"{engine}, {mode(beam_size)}", item.name) for item in items]
-    texts = [one["text"] for one in found if one is not None]
+    result = [log.get(f"{engine}, {mode(beam_size)}", item.name) for item in items]
+    texts = [entry["text"] for entry in result if entry is not None]
     return texts if len(texts) == len(items) else None
 
 
@@ -106,8 +106,8 @@ def _serve(engine: str, model: str, threads: int, pipe: Connection) -> None:
         del checkpoint
         gc.collect()
         forget_peak()  # converting the weights for a program is not its cost
-        while (asked := pipe.recv()) is not None:
-            item, beam_size = asked
+        while (request := pipe.recv()) is not None:
+            item, beam_size = request
             torch.manual_seed(0)
             began = time.process_time()
             text = read(item.samples, item.language, beam_size)
@@ -120,18 +120,18 @@ def read_all(
 ) -> None:
     """Every program reads the items that the log lacks, one program after the other."""
     for engine in engines:
-        asked = [
+        request = [
             (item, beam_size)
             for beam_size in beam_sizes
             for item in items
             if log.get(f"{engine}, {mode(beam_size)}", item.name) is None
         ]
-        if not asked:
+        if not request:
             continue
         process = Process(engine, model, threads=1)
-        for number, (item, beam_size) in enumerate(asked, 1):
+        for number, (item, beam_size) in enumerate(request, 1):
             log.add(f"{engine}, {mode(beam_size)}", item.name, process.read(item, beam_size))
-            print(f"\r{engine}: {number} of {len(asked)}", end="", file=sys.stderr, flush=True)
+            print(f"\r{engine}: {number} of {len(request)}", end="", file=sys.stderr, flush=True)
         process.stop()
         print(file=sys.stderr)
 
@@ -148,8 +148,8 @@ def spoken(data: Path, per_language: int) -> list[Item]:
 def show_errors(items: Sequence[Item], arguments: argparse.Namespace, log: Log) -> None:
     """A row for each program and beam: rates by language, and how far from the reference's."""
     languages = {item.language for item in items}
-    large = [one for one in LANGUAGES if sum(item.language == one for item in items) >= OWN_COLUMN]
-    groups = {one: (one,) for one in large}
+    large = [entry for entry in LANGUAGES if sum(item.language == entry for item in items) >= OWN_COLUMN]
+    groups = {entry: (entry,) for entry in large}
     if others := tuple(sorted({*languages} - {*large})):
         groups["others"] = others
     counts = [sum(item.language in codes for item in items) for codes in groups.values()]
@@ -160,16 +160,16 @@ def show_errors(items: Sequence[Item], arguments: argparse.Namespace, log: Log) 
     for beam_size in BEAM_SIZES:
         baseline = _utterances(arguments.reference, beam_size, items, log)
         for engine in arguments.engines:
-            found = _utterances(engine, beam_size, items, log)
-            if found is None:
+            result = _utterances(engine, beam_size, items, log)
+            if result is None:
                 continue
-            rates = [_rate([u for u in found if u.language in codes]) for codes in groups.values()]
-            rates.append(_rate(found))
-            beside = ""
+            rates = [_rate([u for u in result if u.language in codes]) for codes in groups.values()]
+            rates.append(_rate(result))
+            others_too = ""
             if baseline is not None and engine != arguments.reference:
-                beside = apart(compare(baseline, found))
+                others_too = apart(compare(baseline, result))
             name = f"{engine}, {mode(beam_size)}"
-            show_row(name, *(f"{rate:.1%}" for rate in rates), beside)
+            show_row(name, *(f"{rate:.1%}" for rate in rates), others_too)
             figures[name] = dict(zip([*groups, "all"], (round(rate, 4) for rate in rates), strict=True))
     show_json("files beside errors", {"clips": len(items), "engines": figures})
 
@@ -181,10 +181,10 @@ def _utterances(engine: str, beam_size: int, items: Sequence[Item], log: Log) ->
     return [ScoredUtterance(item.truth, text, item.language) for item, text in zip(items, texts, strict=True)]
 
 
-def _rate(found: Sequence[ScoredUtterance]) -> float:
+def _rate(result: Sequence[ScoredUtterance]) -> float:
     """Of words; of characters beside scripts without spaces."""
-    rates = score(found).overall
-    unspaced = all(one.language in UNSPACED for one in found)
+    rates = score(result).overall
+    unspaced = all(item.language in UNSPACED for item in result)
     return (rates.cer.rate if unspaced else rates.mer.rate) or 0.0
 
 
@@ -235,8 +235,8 @@ def measure_speed(arguments: argparse.Namespace) -> None:
         medians = [statistics.median(times[process.engine, size]) for size in BEAM_SIZES]
         speeds = [arguments.seconds / median for median in medians]
         peak_mb = process.stop()
-        show_row(process.engine, *(f"{one:.1f}" for one in speeds), f"{peak_mb:.0f} MB")
-        figures[process.engine] = {"speeds": [round(one, 3) for one in speeds], "peak_mb": round(peak_mb)}
+        show_row(process.engine, *(f"{entry:.1f}" for entry in speeds), f"{peak_mb:.0f} MB")
+        figures[process.engine] = {"speeds": [round(entry, 3) for entry in speeds], "peak_mb": round(peak_mb)}
     show_json("files beside speed", {"audio_s": arguments.seconds, "engines": figures})
 
 

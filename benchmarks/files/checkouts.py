@@ -49,14 +49,14 @@ def read(model: Any, way: str, clips: Sequence[tuple[str, str]]) -> Any:
     language = clips[0][1] if len(clips[0][1]) == 2 else None
     match way:
         case "default":
-            found = model.transcribe(audio[0])
-            return [(s.text, s.start, s.end, s.language) for s in found]
+            result = model.transcribe(audio[0])
+            return [(s.text, s.start, s.end, s.language) for s in result]
         case "words":
-            found = model.transcribe(audio[0], language=language, word_timestamps=True)
-            return [(w.word, w.start, w.end) for s in found for w in s.words or ()]
+            result = model.transcribe(audio[0], language=language, word_timestamps=True)
+            return [(w.word, w.start, w.end) for s in result for w in s.words or ()]
         case "phrases":
-            found = model.transcribe(audio[0], beam_size=5, fusion=model.fusion(hotwords=PHRASES))
-            return [(s.text, s.start) for s in found]
+            result = model.transcribe(audio[0], beam_size=5, fusion=model.fusion(hotwords=PHRASES))
+            return [(s.text, s.start) for s in result]
         case "long":
             return [(s.text, s.start) for s in model.transcribe(np.concatenate(audio))]
         case "batch":
@@ -73,11 +73,11 @@ def read(model: Any, way: str, clips: Sequence[tuple[str, str]]) -> Any:
 
 def spoken(session: Any, samples: Samples) -> list[str]:
     events = [
-        one
+        item
         for start in range(0, len(samples), UPDATE)
-        for one in session.push(samples[start : start + UPDATE])
+        for item in session.push(samples[start : start + UPDATE])
     ]
-    return [str(one.text) for one in (*events, *session.close()) if hasattr(one, "text")]
+    return [str(item.text) for item in (*events, *session.close()) if hasattr(item, "text")]
 
 
 def together(model: Any, languages: list[str], audio: Sequence[Samples], n_sessions: int) -> list[list[str]]:
@@ -118,14 +118,14 @@ def beside(model: Any, clips: Sequence[tuple[str, str]], n_live: int) -> list[fl
                         break
 
     def speak(index: int) -> None:
-        own = samples[index * 10 * SAMPLE_RATE :][: BESIDE_S * SAMPLE_RATE]
+        kept = samples[index * 10 * SAMPLE_RATE :][: BESIDE_S * SAMPLE_RATE]
         with runtime.caller() as caller:
             session = model.session(["en"], runtime=caller)
             began = time.monotonic() + index / 6
-            for number, start in enumerate(range(0, len(own), UPDATE), 1):
+            for number, start in enumerate(range(0, len(kept), UPDATE), 1):
                 due = began + number * UPDATE / SAMPLE_RATE
                 time.sleep(max(0.0, due - time.monotonic()))
-                session.push(own[start : start + UPDATE])
+                session.push(kept[start : start + UPDATE])
                 late.append(time.monotonic() - due)
             session.close()
 
@@ -149,8 +149,8 @@ def serve(name: str, backend: str) -> None:
         way, clips = json.loads(line)
         began = time.process_time()
         n_live = way.removeprefix("beside")
-        found = read(model, way, clips) if n_live == way else beside(model, clips, int(n_live))
-        answer = {"found": found, "cpu_s": time.process_time() - began, "peak": peak_bytes()}
+        result = read(model, way, clips) if n_live == way else beside(model, clips, int(n_live))
+        answer = {"found": result, "cpu_s": time.process_time() - began, "peak": peak_bytes()}
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -205,9 +205,9 @@ def main() -> None:
     parser.add_argument("--log", type=Path)
     given = parser.parse_args()
     chosen = spread(
-        [one for one in clips(given.shared / "data", "test") if len(one.languages) == 1], given.clips
+        [entry for entry in clips(given.shared / "data", "test") if len(entry.languages) == 1], given.clips
     )
-    items = [(str(one.file), one.language) for one in chosen]
+    items = [(str(entry.file), entry.language) for entry in chosen]
     log = Log(given.log)
     folders = {"before": given.before, "now": given.now}
     sides = {name: Checkout(folder, given.model, given.backend) for name, folder in folders.items()}
@@ -227,7 +227,7 @@ def main() -> None:
                 rows[name].append(log.found[key, item])
             print(f"\r{way}: {number + 1} of {len(groups)}", end="", file=sys.stderr, flush=True)
         differ = [i for i, (a, b) in enumerate(zip(*rows.values(), strict=True)) if a["found"] != b["found"]]
-        times = [[row["cpu_s"] for row in found] for found in rows.values()]
+        times = [[row["cpu_s"] for row in result] for result in rows.values()]
         ratio = sum(times[1]) / sum(times[0])
         middle = statistics.median(now / before for before, now in zip(*times, strict=True))
         figures[way] = {
@@ -244,7 +244,7 @@ def main() -> None:
             late_s[name].append(side.read(f"beside{given.live}", items[:20])["found"])
     for name, side in sides.items():
         peak = side.read("default", items[:1])["peak"]
-        late = [(statistics.median(one), float(np.percentile(one, 95))) for one in late_s[name]]
+        late = [(statistics.median(entry), float(np.percentile(entry, 95))) for entry in late_s[name]]
         print(
             f"{name}: peak {(peak or 0) / 2**20:.0f} MB",
             *(f"late {a:.3f} s, 95 % {b:.3f} s" for a, b in late),

@@ -43,19 +43,19 @@ PLAIN = "as they are"
 def items_of(arguments: argparse.Namespace) -> dict[str, list[Item]]:
     """Recordings by kind; the truth of those without speech is empty."""
     data = arguments.shared / "data"
-    found = spread(clips(data, "test", language="en", with_text=True), arguments.clips)
-    short = [clip for clip in found if len(load_audio(clip.file)) <= 4.5 * SAMPLE_RATE]
+    result = spread(clips(data, "test", language="en", with_text=True), arguments.clips)
+    short = [clip for clip in result if len(load_audio(clip.file)) <= 4.5 * SAMPLE_RATE]
     kinds: dict[str, list[Item]] = {}
     for sound in [*music(), *sounds(data)]:
         kinds.setdefault(sound.kind, []).append(Item(sound.name, sound.samples, "en", ""))
     hard = [
-        *around_speech(found[: arguments.nasty]),
+        *around_speech(result[: arguments.nasty]),
         *repeated(short[: arguments.nasty]),
-        *cut_off(found[: arguments.nasty]),
+        *cut_off(result[: arguments.nasty]),
     ]
-    for one in hard:
-        kinds.setdefault(one.kind, []).append(Item(one.name, one.samples, "en", one.text))
-    kinds[PLAIN] = [Item(clip.name, load_audio(clip.file), "en", clip.text or "") for clip in found]
+    for item in hard:
+        kinds.setdefault(item.kind, []).append(Item(item.name, item.samples, "en", item.text))
+    kinds[PLAIN] = [Item(clip.name, load_audio(clip.file), "en", clip.text or "") for clip in result]
     return kinds
 
 
@@ -90,8 +90,8 @@ def show(kinds: dict[str, list[Item]], arguments: argparse.Namespace, log: Log) 
         cells, figures[engine] = [], {}
         for kind, items in kinds.items():
             texts = texts_of(log, engine, 1, items)
-            told, figure = ("", {}) if texts is None else cell(kind, items, texts)
-            cells.append(told)
+            reported, figure = ("", {}) if texts is None else cell(kind, items, texts)
+            cells.append(reported)
             figures[engine][kind] = figure
         show_row(engine, *cells)
     show_json("files hallucination", {"model": arguments.model, "engines": figures})

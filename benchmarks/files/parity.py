@@ -139,7 +139,7 @@ def _text_margins(
             ]
         )
     ahead = means[0][0] - means[1][0], means[0][1] - means[1][1]
-    return ahead, max(abs(one[0] - one[1]) for one in means)
+    return ahead, max(abs(item[0] - item[1]) for item in means)
 
 
 WINDOW_S, WINDOW_FRAMES = 30, 3000
@@ -238,7 +238,7 @@ class Engines:
             samples, language=language, temperature=0.0, fp16=False, word_timestamps=words
         )
         duration_s = len(samples) / SAMPLE_RATE
-        sides = list(ours), [_segment(one) for one in theirs["segments"]]
+        sides = list(ours), [_segment(item) for item in theirs["segments"]]
         return _inside(sides[0], duration_s), _inside(sides[1], duration_s)
 
 
@@ -306,7 +306,7 @@ def compare_long(
         return
     pairs = zip_longest(ours, theirs)
     first = next(pair for pair in pairs if pair[0] is None or pair[1] is None or pair[0].text != pair[1].text)
-    texts = [f"{one.start:.2f} {one.text}" if one else "no segment" for one in first]
+    texts = [f"{item.start:.2f} {item.text}" if item else "no segment" for item in first]
     report.differences.append(Difference(name, "greedy", "unexplained", *texts))
 
 
@@ -340,8 +340,8 @@ def _compare_words(
 def _is_near(name: str, what: str, mine: Timed, other: Timed, report: Report) -> bool:
     if _apart(mine, other) <= TOLERANCE_S + 1e-6:
         return True
-    texts = [one.word if isinstance(one, Word) else one.text for one in (mine, other)]
-    shown = [f"{one.start:.2f}-{one.end:.2f} {t}" for one, t in zip((mine, other), texts, strict=True)]
+    texts = [item.word if isinstance(item, Word) else item.text for item in (mine, other)]
+    shown = [f"{item.start:.2f}-{item.end:.2f} {t}" for item, t in zip((mine, other), texts, strict=True)]
     report.differences.append(Difference(name, what, "unexplained", *shown))
     return False
 
@@ -351,28 +351,28 @@ def _apart(mine: Timed, other: Timed) -> float:
 
 
 def _text(segments: Sequence[Segment]) -> str:
-    return "".join(one.text for one in segments)
+    return "".join(item.text for item in segments)
 
 
-def _segment(found: dict[str, Any]) -> Segment:
+def _segment(result: dict[str, Any]) -> Segment:
     words = tuple(
         Word(str(word["word"]), float(word["start"]), float(word["end"]), float(word["probability"]))
-        for word in found.get("words", ())
+        for word in result.get("words", ())
     )
-    start, end = float(found["start"]), float(found["end"])
-    return Segment(found["id"], start, end, found["text"], language="", words=words)
+    start, end = float(result["start"]), float(result["end"])
+    return Segment(result["id"], start, end, result["text"], language="", words=words)
 
 
 def _inside(segments: Sequence[Segment], duration_s: float) -> list[Segment]:
     """What is said within the recording: openai-whisper writes on behind its end, and reads its very rest."""
     return [
         replace(
-            one,
-            end=min(one.end, duration_s),
-            words=tuple(replace(word, end=min(word.end, duration_s)) for word in one.words or ()),
+            item,
+            end=min(item.end, duration_s),
+            words=tuple(replace(word, end=min(word.end, duration_s)) for word in item.words or ()),
         )
-        for one in segments
-        if one.text.strip() and one.start < duration_s - REST_S
+        for item in segments
+        if item.text.strip() and item.start < duration_s - REST_S
     ]
 
 
@@ -388,9 +388,9 @@ def rows(report: Report) -> Iterator[tuple[str, Tally]]:
 def show(report: Report, model: str, line: dict[str, object]) -> None:
     columns = ("clips", "language", "greedy", "beam", "segments", "<=20 ms", "words", "<=20 ms", "worst s")
     print(f"{'set':24}" + "".join(f"{column:>10}" for column in columns))
-    for name, one in rows(report):
-        cells = "".join(f"{value:>10}" for value in list(asdict(one).values())[:-1])
-        print(f"{name:24}{cells}{one.worst_s:10.2f}")
+    for name, item in rows(report):
+        cells = "".join(f"{value:>10}" for value in list(asdict(item).values())[:-1])
+        print(f"{name:24}{cells}{item.worst_s:10.2f}")
     for difference in report.differences:
         print(f"{difference.clip} {difference.what}: {difference.reason}")
         print(f"  ours   {difference.ours}\n  theirs {difference.theirs}")

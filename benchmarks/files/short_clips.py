@@ -95,22 +95,24 @@ def cold(
     model: str, engines: Sequence[str], clip: Samples, rounds: int
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """Processor seconds and peak memory in MB of new processes, by program and language."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    result: dict[tuple[str, str], list[tuple[float, float]]] = {}
     with TemporaryDirectory() as folder:
         file = Path(folder) / "clip.wav"
         file.write_bytes(wave_file(pcm(clip)))
         every = commands(model, Path(folder))
-        made = {engine: every[engine] for engine in engines}
+        created = {engine: every[engine] for engine in engines}
         for number in range(rounds + 1):
             for language in LANGUAGES:
-                for program, command in made.items():
+                for program, command in created.items():
                     usage = usage_of(command(file, language))
                     if number:
-                        found.setdefault((program, language), []).append(usage)
-    medians = {way: tuple(map(statistics.median, zip(*usages, strict=True))) for way, usages in found.items()}
+                        result.setdefault((program, language), []).append(usage)
+    medians = {
+        way: tuple(map(statistics.median, zip(*usages, strict=True))) for way, usages in result.items()
+    }
     return {
         program: {language: medians[program, language] for language in LANGUAGES}  # type: ignore[misc]
-        for program in made
+        for program in created
     }
 
 
@@ -123,19 +125,19 @@ def warm(
 ) -> dict[str, dict[str, float]]:
     """Processor seconds of each program and case, the model loaded and both cases read before."""
     processes = {program: Process(program, model, threads=1) for program in engines}
-    found: dict[tuple[str, str], list[float]] = {}
+    result: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds + 1):
         for name, language in cases(samples):
             for program, process in processes.items():
                 item = Item(name, samples[name], language, "")
                 seconds = process.read(item, 5)["cpu_s"]
                 if number:
-                    found.setdefault((program, f"{name}, {language}"), []).append(seconds)
+                    result.setdefault((program, f"{name}, {language}"), []).append(seconds)
     for process in processes.values():
         process.stop()
     return {
         program: {
-            f"{name}, {language}": statistics.median(found[program, f"{name}, {language}"])
+            f"{name}, {language}": statistics.median(result[program, f"{name}, {language}"])
             for name, language in cases(samples)
         }
         for program in processes
@@ -150,7 +152,7 @@ def answered(model: str, samples: Mapping[str, Samples], rounds: int) -> dict[st
     """Seconds from the last byte to the answer, by interface and clip."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    found: dict[str, dict[str, list[float]]] = {"OpenAI": {}, "Wyoming": {}}
+    result: dict[str, dict[str, list[float]]] = {"OpenAI": {}, "Wyoming": {}}
     with served(model, "auto", "--device", "cpu", "--wyoming", f"tcp://127.0.0.1:{port}") as (_, address):
         for number in range(rounds + 1):
             for name, sound in samples.items():
@@ -162,10 +164,10 @@ def answered(model: str, samples: Mapping[str, Samples], rounds: int) -> dict[st
                     for interface, ask in ways.items():
                         seconds = ask()
                         if number:
-                            found[interface].setdefault(f"{name}, {language}", []).append(seconds)
+                            result[interface].setdefault(f"{name}, {language}", []).append(seconds)
     return {
         interface: {case: statistics.median(values) for case, values in of.items()}
-        for interface, of in found.items()
+        for interface, of in result.items()
     }
 
 

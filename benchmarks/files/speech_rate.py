@@ -31,7 +31,7 @@ def rate(file: Path, text: str) -> float:
     """Return the letters a second of voice, 0 without a voice."""
     finder = SpeechFinder(VOICE_VAD)
     finder.push(load_audio(file))
-    n_samples = sum(one.end_sample - one.start_sample for one in finder.finish())
+    n_samples = sum(item.end_sample - item.start_sample for item in finder.finish())
     return n_letters(text) * SAMPLE_RATE / n_samples if n_samples else 0.0
 
 
@@ -49,7 +49,7 @@ def main() -> None:
     rates: dict[str, np.ndarray] = {}
     for language in sorted({clip.language for clip in spoken}):
         measured: list[float] = []
-        for clip in spread([one for one in spoken if one.language == language], arguments.per_language):
+        for clip in spread([item for item in spoken if item.language == language], arguments.per_language):
             row = log.get(arguments.part, clip.name)
             if row is None:
                 row = {"rate": round(rate(clip.file, clip.text or ""), 3)}

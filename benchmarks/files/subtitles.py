@@ -30,7 +30,7 @@ from sottovoce.types import Transcript
 
 def cues(transcript: Transcript, options: WriterOptions) -> list[Cue]:
     maker = CueMaker(options)
-    return [*(cue for one in transcript.segments for cue in maker.segment(one)), *maker.flush()]
+    return [*(cue for item in transcript.segments for cue in maker.segment(item)), *maker.flush()]
 
 
 def measures(laid_out: list[Cue]) -> dict[str, float]:
@@ -62,13 +62,13 @@ def main() -> None:
     for recording in arguments.recordings:
         transcript = model.transcribe(recording, word_timestamps=True, beam_size=5).collect()
         for layout in (WriterOptions(layout="segments"), WriterOptions()):
-            found = measures(cues(transcript, layout))
+            result = measures(cues(transcript, layout))
             name = "Whisper's segments" if layout.layout else "for reading"
-            shares = (percent(found["fast"]), percent(found["within_clause"]))
+            shares = (percent(result["fast"]), percent(result["within_clause"]))
             rows.append(
-                [recording.name, name, *(str(found[key]) for key in list(found)[:4]), *shares],
+                [recording.name, name, *(str(result[key]) for key in list(result)[:4]), *shares],
             )
-            results.append({"recording": recording.name, "layout": name, **found})
+            results.append({"recording": recording.name, "layout": name, **result})
     heads = [
         "recording",
         "layout",

@@ -74,8 +74,8 @@ def clips(
     """
     return [
         clip
-        for clip, found in _parts(_rows(data), data)
-        if found == part
+        for clip, result in _parts(_rows(data), data)
+        if result == part
         and (sets is None or clip.group in sets)
         and (language is None or clip.languages == (language,))
         and not (with_text and clip.text is None)
@@ -87,8 +87,8 @@ def shown(folder: Path) -> list[Clip]:
 
     folder: of `manifest.jsonl`.
     """
-    found = [_clip(row | {"id": f"examples/{row['id']}"}, folder) for row in _lines(folder)]
-    return [clip for clip in found if len(clip.languages) == 1]
+    result = [_clip(row | {"id": f"examples/{row['id']}"}, folder) for row in _lines(folder)]
+    return [clip for clip in result if len(clip.languages) == 1]
 
 
 def spread(chosen: Sequence[Clip], n_clips: int) -> list[Clip]:
@@ -140,7 +140,7 @@ def _parts(rows: Sequence[Mapping[str, Any]], data: Path) -> Iterator[tuple[Clip
 def _clip(row: Mapping[str, Any], data: Path) -> Clip:
     spoken = row.get("language") or ()
     listed = (spoken,) if isinstance(spoken, str) else spoken
-    languages = tuple(one if isinstance(one, str) else one["language"] for one in listed)
+    languages = tuple(item if isinstance(item, str) else item["language"] for item in listed)
     return Clip(row["id"], data / row["file"], languages, row.get("text") or None, row.get("speaker"))
 
 
@@ -154,5 +154,5 @@ def _is_test(row: Mapping[str, Any]) -> bool:
 
 def _is_shown(row: Mapping[str, Any]) -> bool:
     segments = row.get("segments") or ()
-    names = [str(row["id"]), *(str(one["source_id"]) for one in segments if "source_id" in one)]
+    names = [str(row["id"]), *(str(item["source_id"]) for item in segments if "source_id" in item)]
     return any(fnmatch(name, shown) for name in names for shown in DEMO)

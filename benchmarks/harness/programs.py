@@ -105,8 +105,8 @@ def ours(
         options = replace(options, fallback=BELIEVED)
 
     def read(samples: Samples, language: str, beam_size: int) -> str:
-        found = model.transcribe(samples, language=language, beam_size=beam_size, options=options)
-        return "".join(segment.text for segment in found)
+        result = model.transcribe(samples, language=language, beam_size=beam_size, options=options)
+        return "".join(segment.text for segment in result)
 
     return read
 
@@ -144,8 +144,8 @@ def whisper_cpp(weights: Weights, ftype: str) -> Reader:
     def read(samples: Samples, language: str, beam_size: int) -> str:
         # It reads nothing in recordings of less than a second.
         padded = np.pad(samples, (0, max(0, SAMPLE_RATE + 1600 - len(samples))))
-        found = cpp_model(path, beam_size, weights.threads).transcribe(padded, language=language)
-        return " ".join(segment.text.strip() for segment in found)
+        result = cpp_model(path, beam_size, weights.threads).transcribe(padded, language=language)
+        return " ".join(segment.text.strip() for segment in result)
 
     return read
 

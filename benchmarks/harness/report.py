@@ -32,13 +32,13 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
 
 def listed(kind: Callable[[str], T] = str) -> Callable[[str], list[T]]:  # type: ignore[assignment]
     """The type of an argument that is a list with commas."""
-    return lambda text: [kind(one) for one in text.split(",")]
+    return lambda text: [kind(item) for item in text.split(",")]
 
 
 def add_part(parser: argparse.ArgumentParser, default: str = "test") -> None:
     """Which clips: those that choose settings, or those that report (`harness.clips`)."""
-    told = f"dev: clips that choose settings; test: clips that report [{default}]"
-    parser.add_argument("--part", choices=("dev", "test"), default=default, help=told)
+    reported = f"dev: clips that choose settings; test: clips that report [{default}]"
+    parser.add_argument("--part", choices=("dev", "test"), default=default, help=reported)
 
 
 class Log:
@@ -95,10 +95,12 @@ def machine() -> dict[str, object]:
 def _commit() -> str | None:
     command = ["git", "describe", "--always", "--dirty"]
     try:
-        told = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        reported = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return told.stdout.strip()
+    return reported.stdout.strip()
 
 
 def resident_bytes(process: int | str = "self") -> int:
@@ -114,5 +116,5 @@ def percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
 
 
-def apart(one: Comparison) -> str:
-    return f"{one.difference:+.1%} ({one.low:+.1%} to {one.high:+.1%})"
+def apart(item: Comparison) -> str:
+    return f"{item.difference:+.1%} ({item.low:+.1%} to {item.high:+.1%})"

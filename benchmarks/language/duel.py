@@ -51,20 +51,22 @@ class Joined:
 
     def audio(self) -> Samples:
         pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), np.float32)
-        return np.concatenate(list(chain.from_iterable((load_audio(one.path), pause) for one in self.clips)))
+        return np.concatenate(
+            list(chain.from_iterable((load_audio(item.path), pause) for item in self.clips))
+        )
 
 
 def joined(entries: Sequence[ManifestEntry], n_recordings: int) -> list[Joined]:
     """Draw recordings; neighbours differ in language, and no clip comes twice in a recording."""
     rng = random.Random("duel")
-    found: list[Joined] = []
-    while len(found) < n_recordings:
+    result: list[Joined] = []
+    while len(result) < n_recordings:
         chosen: list[ManifestEntry] = []
         for clip in rng.sample(entries, len(entries)):
             if not chosen or clip.languages != chosen[-1].languages:
                 chosen.append(clip)
-        found.append(Joined(tuple(chosen[: rng.randint(3, 5)])))
-    return found
+        result.append(Joined(tuple(chosen[: rng.randint(3, 5)])))
+    return result
 
 
 def main() -> None:
@@ -73,23 +75,23 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, default=10)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    entries = [one for one in read_manifest(given.manifest) if one.text and len(one.languages) == 1]
+    entries = [item for item in read_manifest(given.manifest) if item.text and len(item.languages) == 1]
     recordings = joined(entries, given.recordings)
-    seconds = sum(len(one.audio()) for one in recordings) / SAMPLE_RATE
+    seconds = sum(len(item.audio()) for item in recordings) / SAMPLE_RATE
     print(f"{len(recordings)} recordings, {seconds:.0f} s, of {len(entries)} clips")
     rows = []
     for name, system in SYSTEMS.items():
         read = systems()[system]()
-        made = [read(one, one.audio()) for one in recordings]
-        pairs = zip(recordings, made, strict=True)
-        scored = [ScoredUtterance(one.text, outcome.text, one.languages) for one, outcome in pairs]
+        created = [read(item, item.audio()) for item in recordings]
+        pairs = zip(recordings, created, strict=True)
+        scored = [ScoredUtterance(item.text, outcome.text, item.languages) for item, outcome in pairs]
         rate = score(scored, ScoreOptions()).overall.mer
         row = {
             "system": name,
             "wrong %": round(100 * (rate.rate or 0.0), 1),
             "low": round(100 * (rate.low or 0.0), 1),
             "high": round(100 * (rate.high or 0.0), 1),
-            "cpu s": round(sum(outcome.cpu_s for outcome in made), 1),
+            "cpu s": round(sum(outcome.cpu_s for outcome in created), 1),
         }
         rows.append(row)
         print(" | ".join(f"{key} {value}" for key, value in row.items()), flush=True)

@@ -82,12 +82,12 @@ class Prober:
     def clip(self, clip: Clip) -> list[dict[str, Any]]:
         """Probe two stretches of each length at random places of the speech."""
         samples = load_audio(clip.file)
-        found = speech_segments(samples, VadOptions(min_silence_ms=160.0, speech_pad_ms=50.0))
-        if not found:
+        result = speech_segments(samples, VadOptions(min_silence_ms=160.0, speech_pad_ms=50.0))
+        if not result:
             return []
         rng, rows = random.Random(clip.name), []
         features = RecordingFeatures(Recording(samples, sample_rate=SAMPLE_RATE))
-        first, last = found[0].start_sample // 160, found[-1].end_sample // 160
+        first, last = result[0].start_sample // 160, result[-1].end_sample // 160
         features.has(last)
         for seconds in STRETCHES_S:
             length = round(100 * seconds)
@@ -113,15 +113,15 @@ class Prober:
                     continue
                 encoded = self._runtime.run(EncodeCall(features.window(start, end, n_frames=WINDOW)))
                 inside = [
-                    ((one.start - start) // 2, max((one.start - start) // 2 + 1, (one.end - start) // 2))
-                    for one in pieces
+                    ((item.start - start) // 2, max((item.start - start) // 2 + 1, (item.end - start) // 2))
+                    for item in pieces
                 ]
                 masked = self._runtime.run(SpanProbeCall(self._probe, encoded, inside))
                 for piece, other in zip(pieces, masked, strict=True):
-                    own = self._alone(features, piece) if piece.n_frames > 10 else _row(other)
-                    likely = np.argsort(-np.array(own["p"]))[:3]
+                    kept = self._alone(features, piece) if piece.n_frames > 10 else _row(other)
+                    likely = np.argsort(-np.array(kept["p"]))[:3]
                     codes = dict.fromkeys([*(code for *_, code in parts), *(self.codes[i] for i in likely)])
-                    is_asked = piece.duration_s >= chain.SHORTEST_TEXT_S and max(own["p"]) < DOUBTFUL
+                    is_asked = piece.duration_s >= chain.SHORTEST_TEXT_S and max(kept["p"]) < DOUBTFUL
                     nats = (
                         texts.log_likelihood_ratios(SpeechSpan(piece.start - 10, piece.end + 10), list(codes))
                         if is_asked and len(parts) > 1 and piece.start > 10
@@ -132,7 +132,7 @@ class Prober:
                             "start": piece.start,
                             "end": piece.end,
                             "window": start,
-                            "own": own,
+                            "own": kept,
                             "masked": _row(other),
                             "text": nats,
                             "spoken": _spoken(piece, parts),
@@ -169,7 +169,7 @@ class Prober:
 
 
 def _row(probed: ProbedLanguage) -> dict[str, Any]:
-    return {"p": [round(float(one), 6) for one in probed.probabilities], "no_speech": probed.no_speech}
+    return {"p": [round(float(item), 6) for item in probed.probabilities], "no_speech": probed.no_speech}
 
 
 def _probed(row: Mapping[str, Any]) -> ProbedLanguage:
@@ -192,12 +192,12 @@ def collect(data: Path, part: Any, log: Log) -> None:
     for clip in clips(data, part):
         if not clip.languages[1:] and clip.group != NOISE and log.get("clip", clip.name) is None:
             log.add("clip", clip.name, {"language": clip.language, "rows": prober.clip(clip)})
-    for one in items(data, part, 40, 24):
-        if len(one.files) > 1 and log.get("one", one.name) is None:
-            samples = one.audio()
-            parts = [(0.0, len(samples) / SAMPLE_RATE, one.language)]
-            log.add("one", one.name, prober.recording(samples, parts))
-            log.add("live-one", one.name, prober.live(samples, parts))
+    for item in items(data, part, 40, 24):
+        if len(item.files) > 1 and log.get("one", item.name) is None:
+            samples = item.audio()
+            parts = [(0.0, len(samples) / SAMPLE_RATE, item.language)]
+            log.add("one", item.name, prober.recording(samples, parts))
+            log.add("live-one", item.name, prober.live(samples, parts))
     for kind, condition, n in SETS:
         for each in mixed_recordings(data, part, n, with_text=kind == "text", condition=condition):
             if log.get(f"{kind}-{condition}", each.name) is None:
@@ -222,7 +222,7 @@ class Evidence:
 
 
 def evidence(log: Log, kind: str, codes: Sequence[str]) -> list[Evidence]:
-    found = []
+    result = []
     for (key, name), rows in log.found.items():
         if key == kind and rows:
             seconds = np.array([(row["end"] - row["start"]) / 100 for row in rows])
@@ -230,10 +230,10 @@ def evidence(log: Log, kind: str, codes: Sequence[str]) -> list[Evidence]:
             languages = dict.fromkeys(row["spoken"] for row in rows if row["spoken"])
             if kind == "one":
                 languages |= dict.fromkeys(DISTRACTORS)
-            own, masked = ([_probed(row[which]) for row in rows] for which in ("own", "masked"))
+            kept, masked = ([_probed(row[which]) for row in rows] for which in ("own", "masked"))
             texts, windows = [row["text"] for row in rows], [row["window"] for row in rows]
-            found.append(Evidence(name, seconds, own, masked, texts, windows, spoken, tuple(languages)))
-    return found
+            result.append(Evidence(name, seconds, kept, masked, texts, windows, spoken, tuple(languages)))
+    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,15 +245,15 @@ class LiveEvidence:
 
 
 def live_evidence(log: Log, kind: str) -> list[LiveEvidence]:
-    found = []
+    result = []
     for (key, _), rows in log.found.items():
         if key == f"live-{kind}":
             utterances = [
                 (
                     row["start"],
                     [
-                        (one["start"], one["end"], _probed(one["own"]), one["spoken"])
-                        for one in row["stretches"]
+                        (item["start"], item["end"], _probed(item["own"]), item["spoken"])
+                        for item in row["stretches"]
                     ],
                 )
                 for row in rows
@@ -261,13 +261,13 @@ def live_evidence(log: Log, kind: str) -> list[LiveEvidence]:
             languages = dict.fromkeys(code for _, some in utterances for *_, code in some if code)
             if kind == "one":
                 languages |= dict.fromkeys(DISTRACTORS)
-            found.append(LiveEvidence(utterances, tuple(languages)))
-    return found
+            result.append(LiveEvidence(utterances, tuple(languages)))
+    return result
 
 
 def counts(log: Log, codes: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return clips by language spoken, divided by the mean probability of each one detected."""
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     for (kind, _), clip in log.found.items():
         rows = (
             [row["own"]["p"] for row in clip["rows"] if COUNTED_S[0] <= row["seconds"] <= COUNTED_S[1]]
@@ -275,11 +275,11 @@ def counts(log: Log, codes: Sequence[str]) -> dict[str, dict[str, float]]:
             else []
         )
         if rows:
-            found[clip["language"]] = found.get(clip["language"], np.zeros(len(codes))) + np.mean(
+            result[clip["language"]] = result.get(clip["language"], np.zeros(len(codes))) + np.mean(
                 rows, axis=0
             )
     table = {}
-    for code, row in sorted(found.items()):
+    for code, row in sorted(result.items()):
         places = [place for place in np.argsort(-row) if row[place] >= LEAST_COUNT]
         table[code] = {codes[place]: round(float(row[place]), 2) for place in places}
     return table
@@ -292,49 +292,49 @@ class Judge:
         self._codes, self._detected = list(codes), detected
         self._emissions: dict[tuple[str, ...], Emission] = {}
 
-    def allowed(self, one: Evidence | LiveEvidence, *, is_listed: bool) -> tuple[str, ...]:
-        return one.languages if is_listed and len(one.languages) > 1 else tuple(self._codes)
+    def allowed(self, item: Evidence | LiveEvidence, *, is_listed: bool) -> tuple[str, ...]:
+        return item.languages if is_listed and len(item.languages) > 1 else tuple(self._codes)
 
     def base(self, allowed: tuple[str, ...]) -> Array:
         return chain.base_prior(self._codes, allowed, LANGUAGE_PRIOR)
 
     def emission(self, allowed: tuple[str, ...], numbers: Numbers) -> Emission:
-        found = self._emissions.setdefault(
+        result = self._emissions.setdefault(
             allowed, Emission(self._codes, allowed, Fit(numbers, self._detected))
         )
-        found.numbers = numbers
-        return found
+        result.numbers = numbers
+        return result
 
     def posterior(
-        self, one: Evidence, numbers: Numbers, *, is_listed: bool, masked: bool = False, text: bool = False
+        self, item: Evidence, numbers: Numbers, *, is_listed: bool, masked: bool = False, text: bool = False
     ) -> tuple[Array, tuple[str, ...]]:
         """Return the posterior (T, A) of all pieces together, with the evidence of one kind of probe."""
-        allowed = self.allowed(one, is_listed=is_listed)
-        emission, probes = self.emission(allowed, numbers), one.masked if masked else one.own
-        pairs = zip(probes, one.seconds, strict=True)
+        allowed = self.allowed(item, is_listed=is_listed)
+        emission, probes = self.emission(allowed, numbers), item.masked if masked else item.own
+        pairs = zip(probes, item.seconds, strict=True)
         nats = np.stack([emission.log_likelihood(probe, s, masked=masked) for probe, s in pairs])
-        for index, row in enumerate(one.text if text else ()):
-            own = {code: value for code, value in row.items() if code in allowed}
-            if own:
-                added = np.full(len(allowed), min(own.values()))
-                for code, value in own.items():
+        for index, row in enumerate(item.text if text else ()):
+            kept = {code: value for code, value in row.items() if code in allowed}
+            if kept:
+                added = np.full(len(allowed), min(kept.values()))
+                for code, value in kept.items():
                     added[allowed.index(code)] = value
                 nats[index] += numbers.text * (added - added.max())
         base, spoken_s = self.base(allowed), np.zeros(len(allowed))
         for _ in range(2):
             prior = chain.prior_after(base, spoken_s, numbers.unspoken_s)
-            found, _ = chain.posterior(nats, prior, numbers.change)
-            spoken_s = found.T @ one.seconds
-        return found, allowed
+            result, _ = chain.posterior(nats, prior, numbers.change)
+            spoken_s = result.T @ item.seconds
+        return result, allowed
 
     def live_nats(self, some: Sequence[LiveEvidence], numbers: Numbers, *, is_listed: bool) -> float:
         """Return the log-likelihood of the languages spoken at the ends of live stretches."""
         total = 0.0
-        for one in some:
-            allowed = self.allowed(one, is_listed=is_listed)
+        for item in some:
+            allowed = self.allowed(item, is_listed=is_listed)
             emission, base = self.emission(allowed, numbers), self.base(allowed)
             line = LanguageTimeline(allowed, emission, base, certainty=1.0, first_wait_s=math.inf)
-            for start_s, stretches in one.utterances:
+            for start_s, stretches in item.utterances:
                 line.begin(start_s)
                 for first_s, end_s, probed, spoken in stretches:
                     line.add(first_s, end_s, probed)
@@ -345,9 +345,9 @@ class Judge:
     def nats(self, some: Sequence[Evidence], numbers: Numbers, **kind: bool) -> float:
         """Return the log-likelihood of the languages spoken; one piece costs eight nats at most."""
         total = 0.0
-        for one in some:
-            found, allowed = self.posterior(one, numbers, **kind)
-            for row, place in zip(found, one.spoken, strict=True):
+        for item in some:
+            result, allowed = self.posterior(item, numbers, **kind)
+            for row, place in zip(result, item.spoken, strict=True):
                 if place >= 0 and self._codes[place] in allowed:
                     total += max(-8.0, float(np.log(max(row[allowed.index(self._codes[place])], 1e-9))))
         return total
@@ -360,38 +360,38 @@ def best(objective: Callable[[Array], float], start: Sequence[float]) -> tuple[l
     first = np.log(np.array(start))
     simplex = np.vstack([first, first + 0.5 * np.eye(len(first))])
     options = {"initial_simplex": simplex, "xatol": 0.02, "fatol": 0.2, "maxiter": 40 * len(first)}
-    found = minimize(lambda x: -objective(np.exp(x)), first, method="Nelder-Mead", options=options)
+    result = minimize(lambda x: -objective(np.exp(x)), first, method="Nelder-Mead", options=options)
     factors = []
     for index in range(len(first)):
         step = 0.25 * np.eye(len(first))[index]
-        falls = [found.fun - -objective(np.exp(found.x + sign * step)) for sign in (1, -1)]
+        falls = [result.fun - -objective(np.exp(result.x + sign * step)) for sign in (1, -1)]
         bend = max(1e-6, -(falls[0] + falls[1]) / 0.25**2)
         factors.append(float(np.exp(min(3.0, np.sqrt(4.0 / bend)))))
-    return [float(one) for one in np.exp(found.x)], factors
+    return [float(item) for item in np.exp(result.x)], factors
 
 
 def several(
     judge: Judge, some: Sequence[Evidence], numbers: Numbers, codes: Sequence[str]
 ) -> list[tuple[float, float]]:
     """Return the ratio and the understanding of the window of each recording that shows several most."""
-    found = []
-    for one in some:
+    result = []
+    for item in some:
         emission = judge.emission(tuple(codes), numbers)
         values = []
-        for window in dict.fromkeys(one.window):
-            inside = [index for index, own in enumerate(one.window) if own == window]
-            nats = np.stack([emission.log_likelihood(one.own[i], float(one.seconds[i])) for i in inside])
+        for window in dict.fromkeys(item.window):
+            inside = [index for index, kept in enumerate(item.window) if kept == window]
+            nats = np.stack([emission.log_likelihood(item.own[i], float(item.seconds[i])) for i in inside])
             prior = np.full(len(codes), -np.log(len(codes)))
             shares, _ = chain.posterior(nats, prior, numbers.change)
-            prior = chain.prior_after(np.exp(prior), shares.T @ one.seconds[inside], numbers.unspoken_s)
+            prior = chain.prior_after(np.exp(prior), shares.T @ item.seconds[inside], numbers.unspoken_s)
             path = chain.best_path(nats, prior, numbers.change)
             ratio = float(sum(nats[i, place] for i, place in enumerate(path)) - nats.sum(axis=0).max())
             means = [
-                emission.likelihood(one.own[index])[place] for index, place in zip(inside, path, strict=True)
+                emission.likelihood(item.own[index])[place] for index, place in zip(inside, path, strict=True)
             ]
-            values.append((ratio, float(np.average(means, weights=one.seconds[inside]))))
-        found.append(max(values, key=lambda pair: min(pair[0] / 8.0, pair[1] / 0.37)))
-    return found
+            values.append((ratio, float(np.average(means, weights=item.seconds[inside]))))
+        result.append(max(values, key=lambda pair: min(pair[0] / 8.0, pair[1] / 0.37)))
+    return result
 
 
 def separation(
@@ -404,7 +404,7 @@ def separation(
             [min(np.log(max(r, 1e-3) / limits[0]), np.log(u / limits[1])) for r, u in some]
             for some in (apart, together)
         ]
-        margins = [*shown[0], *(-one for one in shown[1])]
+        margins = [*shown[0], *(-item for item in shown[1])]
         return sum(margin > 0.0 for margin in margins), float(min(margins))
 
     ratio, understood = max(product(np.arange(3.0, 15.0, 0.5), np.arange(0.2, 0.6, 0.01)), key=quality)
@@ -417,16 +417,16 @@ def fit(log: Log, target: Path | None) -> None:
     codes = log.found["codes", ""]["codes"]
     numbers, table = chain.fitted().numbers, counts(log, codes)
     judge = Judge(codes, table)
-    mixed = [one for kind, condition, _ in SETS for one in evidence(log, f"{kind}-{condition}", codes)]
+    mixed = [item for kind, condition, _ in SETS for item in evidence(log, f"{kind}-{condition}", codes)]
     single = evidence(log, "one", codes)
-    live = [one for kind, condition, _ in SETS for one in live_evidence(log, f"{kind}-{condition}")]
+    live = [item for kind, condition, _ in SETS for item in live_evidence(log, f"{kind}-{condition}")]
     live_single = live_evidence(log, "one")
 
     def heard(x: Array) -> float:
         now = replace(numbers, weight_a_second=x[0], ceiling=x[1], change=x[2], unspoken_s=x[3])
 
-        def of(nats: Callable[..., float], some: Sequence[Any], one: Sequence[Any]) -> float:
-            listed = nats(some, now, is_listed=True) + nats(one, now, is_listed=True)
+        def of(nats: Callable[..., float], some: Sequence[Any], item: Sequence[Any]) -> float:
+            listed = nats(some, now, is_listed=True) + nats(item, now, is_listed=True)
             return listed + nats(some, now, is_listed=False)
 
         return of(judge.nats, mixed, single) + LIVE_SHARE * of(judge.live_nats, live, live_single)
@@ -459,19 +459,19 @@ def fit(log: Log, target: Path | None) -> None:
 
 
 def asked(
-    one: Evidence, judge: Judge, numbers: Numbers, *, is_listed: bool
+    item: Evidence, judge: Judge, numbers: Numbers, *, is_listed: bool
 ) -> Iterator[tuple[float, bool, float, bool]]:
     """Yield the seconds of each piece, whether its language is right and how probable, and whether it was
     heard.
     """
-    allowed = judge.allowed(one, is_listed=is_listed)
+    allowed = judge.allowed(item, is_listed=is_listed)
     before, spoken_s = None, np.zeros(len(allowed))
-    for window in dict.fromkeys(one.window):
-        inside = [index for index, own in enumerate(one.window) if own == window]
+    for window in dict.fromkeys(item.window):
+        inside = [index for index, kept in enumerate(item.window) if kept == window]
         model = chain.Spans(
             judge.emission(allowed, numbers),
-            [float(one.seconds[index]) for index in inside],
-            [one.masked[index] for index in inside],
+            [float(item.seconds[index]) for index in inside],
+            [item.masked[index] for index in inside],
             base=judge.base(allowed),
             spoken_s=spoken_s,
             before=before,
@@ -481,25 +481,28 @@ def asked(
             index = inside[question.span]
             if not question.languages:
                 heard.add(index)
-                model.hear(question.span, one.own[index])
+                model.hear(question.span, item.own[index])
             else:
-                own = {allowed.index(code): nats for code, nats in one.text[index].items() if code in allowed}
+                kept = {
+                    allowed.index(code): nats for code, nats in item.text[index].items() if code in allowed
+                }
                 model.read(
-                    question.span, {place: nats for place, nats in own.items() if place in question.languages}
+                    question.span,
+                    {place: nats for place, nats in kept.items() if place in question.languages},
                 )
         for run in model.runs():
             for place in range(run.first, run.end):
-                spoken, index = one.spoken[inside[place]], inside[place]
+                spoken, index = item.spoken[inside[place]], inside[place]
                 if spoken >= 0:
                     is_right = judge._codes[spoken] == allowed[run.language]
                     yield (
-                        float(one.seconds[index]),
+                        float(item.seconds[index]),
                         is_right,
                         float(model.posterior[place, run.language]),
                         index in heard,
                     )
             before = run.language
-        spoken_s = spoken_s + model.posterior.T @ one.seconds[inside]
+        spoken_s = spoken_s + model.posterior.T @ item.seconds[inside]
 
 
 def show(log: Log) -> None:
@@ -512,21 +515,23 @@ def show(log: Log) -> None:
         for kind in kinds:
             for is_listed in (True, False) if kind != "one" else (True,):
                 some = evidence(log, kind, codes)
-                found = [piece for one in some for piece in asked(one, judge, numbers, is_listed=is_listed)]
-                wrong = sum(seconds for seconds, is_right, *_ in found if not is_right)
-                share = np.mean([heard for *_, heard in found])
+                result = [
+                    piece for item in some for piece in asked(item, judge, numbers, is_listed=is_listed)
+                ]
+                wrong = sum(seconds for seconds, is_right, *_ in result if not is_right)
+                share = np.mean([heard for *_, heard in result])
                 rows.append(
                     [
                         f"{ask:g}",
                         kind,
                         "list" if is_listed else "all",
                         f"{wrong:.1f}",
-                        f"{sum(f[0] for f in found):.0f}",
+                        f"{sum(f[0] for f in result):.0f}",
                         f"{100 * share:.0f} %",
                     ]
                 )
                 if ask == 0.1:
-                    all_pieces += found
+                    all_pieces += result
     show_table(("ask", "recordings", "languages", "wrong s", "of s", "encoded separately"), rows)
     pieces = [(probability, is_right) for _, is_right, probability, _ in all_pieces]
     errors = {"pieces": calibration(pieces), "clips": calibration(stretches_of_clips(log, codes))}
@@ -540,23 +545,23 @@ def stretches_of_clips(log: Log, codes: Sequence[str]) -> list[tuple[float, bool
     """Return the probability of the likeliest of all languages in each stretch of a VoxLingua clip, with a
     uniform prior, and whether it is right.
     """
-    emission, found = Emission(codes, codes), []
+    emission, result = Emission(codes, codes), []
     for (kind, name), clip in log.found.items():
         for row in clip["rows"] if kind == "clip" and VOXLINGUA in name else ():
             nats = emission.log_likelihood(_probed(row["own"]), row["seconds"])
             best = int(nats.argmax())
             sure = float(np.exp(nats[best] - np.logaddexp.reduce(nats)))
-            found.append((sure, codes[best] == clip["language"]))
-    return found
+            result.append((sure, codes[best] == clip["language"]))
+    return result
 
 
-def calibration(found: Sequence[tuple[float, bool]]) -> tuple[list[tuple[float, float, int]], float, int]:
+def calibration(result: Sequence[tuple[float, bool]]) -> tuple[list[tuple[float, float, int]], float, int]:
     """Return (mean probability, share right, number) in ten bins of probability, and the expected error."""
-    sure, right = (np.array(column, dtype=float) for column in zip(*found, strict=True))
+    sure, right = (np.array(column, dtype=float) for column in zip(*result, strict=True))
     places = np.minimum((10 * sure).astype(int), 9)
     inside = [places == place for place in range(10) if (places == place).any()]
-    rows = [(float(sure[one].mean()), float(right[one].mean()), int(one.sum())) for one in inside]
-    return rows, sum(abs(a - b) * n for a, b, n in rows) / len(found), len(found)
+    rows = [(float(sure[item].mean()), float(right[item].mean()), int(item.sum())) for item in inside]
+    return rows, sum(abs(a - b) * n for a, b, n in rows) / len(result), len(result)
 
 
 def main() -> None:

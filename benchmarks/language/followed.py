@@ -48,8 +48,10 @@ KINDS = "text", "all"
 
 def unread_s(recording: MixedRecording, outcome: Outcome) -> list[tuple[float, float]]:
     """Stretches of speech that no word covers."""
-    found = speech_segments(recording.audio(), PIECE_VAD)
-    pieces = [SpeechSpan(one.start_sample // HOP_SAMPLES, -(-one.end_sample // HOP_SAMPLES)) for one in found]
+    result = speech_segments(recording.audio(), PIECE_VAD)
+    pieces = [
+        SpeechSpan(item.start_sample // HOP_SAMPLES, -(-item.end_sample // HOP_SAMPLES)) for item in result
+    ]
     words = [Word(text, start, end, 1.0) for start, end, text in outcome.words]
     left = uncovered(pieces, map(covered_by_word, words))
     return [(stretch[0].start / 100, stretch[-1].end / 100) for stretch in left]
@@ -94,12 +96,12 @@ def pier(recording: MixedRecording, outcome: Outcome) -> tuple[int, int]:
 
 
 def show(recordings: Sequence[MixedRecording], log: Path) -> None:
-    found = outcomes(log)
+    result = outcomes(log)
     rows = []
-    print(described([one for one in recordings if one.name.startswith("text")]), "| text")
-    print(described([one for one in recordings if one.name.startswith("all")]), "| all")
-    for name in dict.fromkeys(system for system, _ in found):
-        rows.append(summary(name, recordings, found))
+    print(described([item for item in recordings if item.name.startswith("text")]), "| text")
+    print(described([item for item in recordings if item.name.startswith("all")]), "| all")
+    for name in dict.fromkeys(system for system, _ in result):
+        rows.append(summary(name, recordings, result))
         print(" | ".join(f"{key} {value}" for key, value in rows[-1].items()))
     show_json("language followed", {"rows": rows})
 
@@ -111,52 +113,52 @@ def scored(recording: MixedRecording, outcome: Outcome) -> ScoredUtterance:
 
 
 def summary(
-    name: str, recordings: Sequence[MixedRecording], found: dict[tuple[str, str], Outcome]
+    name: str, recordings: Sequence[MixedRecording], result: dict[tuple[str, str], Outcome]
 ) -> dict[str, Any]:
     """One row: errors of words with their interval, PIER, changes, unread speech, processor seconds."""
-    own = [(one, found[name, one.name]) for one in recordings if (name, one.name) in found]
-    texts = [(one, outcome) for one, outcome in own if one.name.startswith("text")]
+    kept = [(item, result[name, item.name]) for item in recordings if (name, item.name) in result]
+    texts = [(item, outcome) for item, outcome in kept if item.name.startswith("text")]
     utterances = [scored(*pair) for pair in texts]
-    row: dict[str, Any] = {"system": name, "recordings": len(own)}
+    row: dict[str, Any] = {"system": name, "recordings": len(kept)}
     if utterances:
         rate = score(utterances, ScoreOptions()).overall.wer
         row |= {"words wrong %": _percent(rate.rate), "low": _percent(rate.low), "high": _percent(rate.high)}
-        wrong, n_places = map(sum, zip(*(pier(*one) for one in texts), strict=True))
+        wrong, n_places = map(sum, zip(*(pier(*item) for item in texts), strict=True))
         row["PIER %"] = _percent(wrong / max(1, n_places))
-        alone = [scored(one, found[PARTS, one.name]) for one, _ in texts if (PARTS, one.name) in found]
+        alone = [scored(item, result[PARTS, item.name]) for item, _ in texts if (PARTS, item.name) in result]
         if any(outcome.delays_s for _, outcome in texts) and len(alone) == len(texts):
-            row |= live_figures([(*pair, found[PARTS, pair[0].name]) for pair in texts])
+            row |= live_figures([(*pair, result[PARTS, pair[0].name]) for pair in texts])
         if name != PARTS and len(alone) == len(texts):
-            beside = compare(alone, utterances)
-            low, high = 100 * beside.low, 100 * beside.high
-            row["beside parts"] = f"{100 * beside.difference:+.1f} ({low:+.1f} to {high:+.1f})"
+            others_too = compare(alone, utterances)
+            low, high = 100 * others_too.low, 100 * others_too.high
+            row["beside parts"] = f"{100 * others_too.difference:+.1f} ({low:+.1f} to {high:+.1f})"
     for kind in ("text", "all"):
-        some = [(one, outcome) for one, outcome in own if one.name.startswith(kind)]
+        some = [(item, outcome) for item, outcome in kept if item.name.startswith(kind)]
         if any(outcome.spans for _, outcome in some):
             total = NO_SCORES
-            for one, outcome in some:
-                total += score_switches(changes(outcome), one.spans, duration_s=one.duration_s)
-            wrong = sum(wrong_s(one, outcome) for one, outcome in some)
+            for item, outcome in some:
+                total += score_switches(changes(outcome), item.spans, duration_s=item.duration_s)
+            wrong = sum(wrong_s(item, outcome) for item, outcome in some)
             row |= {f"F1 {kind}": round(total.f1, 3), f"changes {kind}": total.n_true}
             row[f"wrong s {kind}"] = round(wrong, 1)
         left = [stretch for pair in some for stretch in unread_s(*pair)]
         row[f"unread {kind}"] = f"{len(left)} / {sum(end - start for start, end in left):.1f} s"
-        told = sum(end - start for _, outcome in some for start, end in outcome.told)
-        row[f"told {kind}"] = round(told, 1)
+        reported = sum(end - start for _, outcome in some for start, end in outcome.told)
+        row[f"told {kind}"] = round(reported, 1)
         row[f"cpu s {kind}"] = round(sum(outcome.cpu_s for _, outcome in some), 1)
     return row
 
 
-def live_figures(found: Sequence[tuple[MixedRecording, Outcome, Outcome]]) -> dict[str, Any]:
+def live_figures(result: Sequence[tuple[MixedRecording, Outcome, Outcome]]) -> dict[str, Any]:
     """How late the words of a live session come, and what it does to those around changes.
 
     found: recordings, what the session made of them, and their parts alone."""
     late: list[float] = []
     n_words = wrong = lost = doubled = 0
-    for recording, outcome, alone in found:
+    for recording, outcome, alone in result:
         heard, reference = _as_words(outcome), _as_words(alone)
         both = pairs(timed_units(heard, None), timed_units(reference, None))
-        late += [outcome.delays_s[one.at] - other.end_s for one, other in both]
+        late += [outcome.delays_s[item.at] - other.end_s for item, other in both]
         here, there = border_errors(recording.spans, reference, heard)
         lost, doubled, n_words = lost + here, doubled + there, n_words + len(heard)
         wrong += sum(spoken_at(recording, word) not in (None, word.language) for word in heard)
@@ -172,13 +174,13 @@ def border_errors(
     spans: Sequence[tuple[float, float, str]], reference: Sequence[Word], heard: Sequence[Word]
 ) -> tuple[int, int]:
     """Units near a border that the parts as files have alone, and that the live transcript has alone."""
-    borders = [(one.from_s, one.to_s) for one in true_switches(spans)]
+    borders = [(item.from_s, item.to_s) for item in true_switches(spans)]
 
     def is_near(unit: TimedUnit) -> bool:
         return any(a - BORDER_S <= unit.start_s and unit.end_s <= b + BORDER_S for a, b in borders)
 
     ours, theirs = timed_units(heard, None), timed_units(reference, None)
-    aligned = align_words([one.text for one in ours], [one.text for one in theirs])
+    aligned = align_words([item.text for item in ours], [item.text for item in theirs])
     lost = sum(i is None and j is not None and is_near(theirs[j]) for i, j in aligned)
     doubled = sum(j is None and i is not None and is_near(ours[i]) for i, j in aligned)
     return lost, doubled
@@ -219,9 +221,9 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     recordings = [
-        one
+        item
         for kind in (KINDS if given.kind is None else (given.kind,))
-        for one in mixed_recordings(
+        for item in mixed_recordings(
             given.data, given.part, given.recordings, with_text=kind == "text", condition=given.condition
         )
     ]

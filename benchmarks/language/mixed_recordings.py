@@ -56,11 +56,11 @@ class Condition:
 
 def _others(draw: DrawLanguage, n: int) -> list[str]:
     """n languages, neighbours different."""
-    found = [draw()]
-    while len(found) < n:
-        one = draw()
-        found += [one] if one != found[-1] else []
-    return found
+    result = [draw()]
+    while len(result) < n:
+        item = draw()
+        result += [item] if item != result[-1] else []
+    return result
 
 
 def one_short(rng: random.Random, draw: DrawLanguage) -> Iterator[Block]:
@@ -206,7 +206,7 @@ class _Drawer:
         self._condition, self._data = CONDITIONS[condition], data
         self._rng = random.Random(f"mixed recordings {part} {with_text}")
         pools = _pools(data, part, with_text=with_text)
-        self._clips = {key: one for key, one in pools.items() if not with_text or len(one) >= COMMON}
+        self._clips = {key: item for key, item in pools.items() if not with_text or len(item) >= COMMON}
         self._piles: dict[tuple[str, bool, float], list[Clip]] = {}
         sizes = [
             sum(len(self._clips.get((code, known), ())) for known in (True, False)) for code in LANGUAGES
@@ -244,7 +244,7 @@ class _Drawer:
         """A clip in a language, with text or without, that is no longer than that."""
         pile = self._piles.setdefault(key, [])
         if not pile:
-            pile.extend(one for one in self._clips[key[:2]] if key[2] == MOST_S or _length(one) <= key[2])
+            pile.extend(item for item in self._clips[key[:2]] if key[2] == MOST_S or _length(item) <= key[2])
             self._rng.shuffle(pile)
         return pile.pop()
 
@@ -262,9 +262,9 @@ def _pools(data: Path, part: Part, *, with_text: bool) -> dict[tuple[str, bool],
         if not clip.languages[1:] and clip.language in LANGUAGES and clip.group != NOISE:
             by_set.setdefault((clip.group, clip.text is not None), []).append(clip)
     pools: dict[tuple[str, bool], list[Clip]] = {}
-    for (group, has_text), found in by_set.items():
-        step = 1 if group == VOXLINGUA else -(-len(found) // MOST_OF_A_SET)
-        for clip in found[::step]:
+    for (group, has_text), result in by_set.items():
+        step = 1 if group == VOXLINGUA else -(-len(result) // MOST_OF_A_SET)
+        for clip in result[::step]:
             if _length(clip) >= LEAST_S and not (has_text and _length(clip) > MOST_S):
                 pools.setdefault((clip.language, has_text), []).append(clip)
     return pools
@@ -278,12 +278,12 @@ def _length(clip: Clip) -> float:
 @cache
 def _speech(file: Path) -> tuple[float, float]:
     """From the first speech of a clip to the last, in seconds: what is around it is no pause of ours."""
-    found = speech_segments(load_audio(file), VadOptions(min_silence_ms=160.0, speech_pad_ms=100.0))
-    return (found[0].start_s, found[-1].end_s) if found else (0.0, 0.0)
+    result = speech_segments(load_audio(file), VadOptions(min_silence_ms=160.0, speech_pad_ms=100.0))
+    return (result[0].start_s, result[-1].end_s) if result else (0.0, 0.0)
 
 
 def described(recordings: Sequence[MixedRecording]) -> str:
-    parts = [part for one in recordings for part in one.parts]
-    seconds = sum(one.duration_s for one in recordings)
+    parts = [part for item in recordings for part in item.parts]
+    seconds = sum(item.duration_s for item in recordings)
     n_words = sum(len(part.text.split()) for part in parts if part.text)
     return f"{len(recordings)} recordings, {seconds:.0f} s, {len(parts)} parts, {n_words} words with text"

@@ -57,7 +57,7 @@ class Item:
 def items(data: Path, part: Part, n_clips: int, n_long: int) -> list[Item]:
     """Clips, then long recordings: languages with enough clips in turn, no clip in two of them."""
     one_language = [clip for clip in clips(data, part) if not clip.languages[1:] and clip.group != NOISE]
-    found = [Item(clip.name, clip.language, (clip,)) for clip in spread(one_language, n_clips)]
+    result = [Item(clip.name, clip.language, (clip,)) for clip in spread(one_language, n_clips)]
     by_language: dict[str, list[Clip]] = {}
     for clip in one_language:
         by_language.setdefault(clip.language, []).append(clip)
@@ -74,7 +74,7 @@ def items(data: Path, part: Part, n_clips: int, n_long: int) -> list[Item]:
                 most.remove(code)
             elif len(long) < n_long:
                 long.append(Item(f"long-{code}-{len(long)}", code, tuple(taken)))
-    return [*found, *long]
+    return [*result, *long]
 
 
 def own(dtype: str, **options: Any) -> System:
@@ -89,10 +89,10 @@ def openai() -> System:
     def read(item: Item, samples: Samples) -> Outcome:
         started = time.process_time()
         torch.manual_seed(0)
-        found = program.transcribe(samples, fp16=False)
+        result = program.transcribe(samples, fp16=False)
         spent = time.process_time() - started
-        spans = [(one["start"], one["end"], found["language"]) for one in found["segments"]]
-        text = " ".join(one["text"] for one in found["segments"])
+        spans = [(entry["start"], entry["end"], result["language"]) for entry in result["segments"]]
+        text = " ".join(entry["text"] for entry in result["segments"])
         return Outcome(text, [], spans, spent)
 
     return read
@@ -110,9 +110,9 @@ BESIDE = {"native auto": "native plain"}
 """Whose texts a system's are compared with, if not openai-whisper's."""
 
 
-def difference(one: str, other: str) -> str:
+def difference(item: str, other: str) -> str:
     """The words in which two texts differ, in a line."""
-    a, b = other.split(), one.split()
+    a, b = other.split(), item.split()
     parts = []
     for kind, a0, a1, b0, b1 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if kind != "equal":
@@ -122,33 +122,41 @@ def difference(one: str, other: str) -> str:
 
 def show(chosen: Sequence[Item], log: Path) -> None:
     """Every switch and every difference, then a table and one JSON line."""
-    found = outcomes(log)
+    result = outcomes(log)
     rows: list[dict[str, Any]] = []
     for kind, some in (
-        ("clips", [one for one in chosen if len(one.files) == 1]),
-        ("long", [one for one in chosen if len(one.files) > 1]),
+        ("clips", [item for item in chosen if len(item.files) == 1]),
+        ("long", [item for item in chosen if len(item.files) > 1]),
     ):
-        for name in dict.fromkeys(system for system, _ in found):
-            read = [(one, found[name, one.name]) for one in some if (name, one.name) in found]
+        for name in dict.fromkeys(system for system, _ in result):
+            read = [(item, result[name, item.name]) for item in some if (name, item.name) in result]
             if not read:
                 continue
-            switched = [one for one, outcome in read if len({span[2] for span in outcome.spans}) > 1]
+            switched = [item for item, outcome in read if len({span[2] for span in outcome.spans}) > 1]
             row = {"system": name, "kind": kind, "recordings": len(read)}
             row["in several languages"] = len(switched)
-            for one in switched:
-                print("SWITCH", name, one.name, one.language, found[name, one.name].spans)
+            for item in switched:
+                print("SWITCH", name, item.name, item.language, result[name, item.name].spans)
             other = BESIDE.get(name, "openai")
-            beside = [
-                (one, outcome, found[other, one.name]) for one, outcome in read if (other, one.name) in found
+            others_too = [
+                (item, outcome, result[other, item.name])
+                for item, outcome in read
+                if (other, item.name) in result
             ]
-            unlike = [each for each in beside if each[1].text.split() != each[2].text.split()]
-            for one, outcome, theirs in unlike:
+            unlike = [each for each in others_too if each[1].text.split() != each[2].text.split()]
+            for item, outcome, theirs in unlike:
                 print(
-                    "TEXT", name, one.name, one.language, difference(outcome.text, theirs.text), "|", one.text
+                    "TEXT",
+                    name,
+                    item.name,
+                    item.language,
+                    difference(outcome.text, theirs.text),
+                    "|",
+                    item.text,
                 )
-            row |= {f"beside {other}": len(beside), "other text": len(unlike)}
-            row["unread s"] = round(sum(end - start for _, one in read for start, end in one.told), 1)
-            row["audio s"] = round(sum(len(one.audio()) for one, _ in read) / SAMPLE_RATE, 1)
+            row |= {f"beside {other}": len(others_too), "other text": len(unlike)}
+            row["unread s"] = round(sum(end - start for _, item in read for start, end in item.told), 1)
+            row["audio s"] = round(sum(len(item.audio()) for item, _ in read) / SAMPLE_RATE, 1)
             row["cpu s"] = round(sum(outcome.cpu_s for _, outcome in read), 1)
             rows.append(row)
     for row in rows:
@@ -171,6 +179,6 @@ def main() -> None:
     chosen = items(given.data, given.part, given.clips, given.long)
     if given.action == "run":
         n_clips = given.clips if given.first is None else given.first
-        some = [one for index, one in enumerate(chosen) if index < n_clips or len(one.files) > 1]
+        some = [item for index, item in enumerate(chosen) if index < n_clips or len(item.files) > 1]
         read_missing(some, {name: SYSTEMS[name] for name in given.systems.split(",")}, given.log)
     show(chosen, given.log)

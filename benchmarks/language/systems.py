@@ -47,7 +47,7 @@ System = Callable[[Any, Samples], Outcome]
 
 def timed_words(segments: Sequence[Any], at_s: float = 0.0) -> list[tuple[float, float, str]]:
     """Words of segments with their times, `at_s` later."""
-    return [(word.start + at_s, word.end + at_s, word.word) for one in segments for word in one.words or ()]
+    return [(word.start + at_s, word.end + at_s, word.word) for item in segments for word in item.words or ()]
 
 
 def ours(
@@ -62,19 +62,19 @@ def ours(
 
     def read(recording: Any, samples: Samples) -> Outcome:
         started = time.process_time()
-        found = model.transcribe(
+        result = model.transcribe(
             samples,
             language=languages(recording),
             beam_size=beam_size,
             word_timestamps=words,
             options=TranscribeOptions(**options),
         )
-        segments = list(found)
+        segments = list(result)
         spent = time.process_time() - started
-        spans = [(one.start, one.end, one.language) for one in segments]
-        told = list(found.unread or ())
-        text = " ".join(one.text for one in segments)
-        return Outcome(text, timed_words(segments), spans, spent, told=told)
+        spans = [(item.start, item.end, item.language) for item in segments]
+        reported = list(result.unread or ())
+        text = " ".join(item.text for item in segments)
+        return Outcome(text, timed_words(segments), spans, spent, told=reported)
 
     return read
 
@@ -92,7 +92,7 @@ def parts_alone(model: Model) -> System:
             )
             spent = outcome.cpu_s + time.process_time() - started
             words = timed_words(segments, part.start_s)
-            text = " ".join([outcome.text, *(one.text for one in segments)])
+            text = " ".join([outcome.text, *(item.text for item in segments)])
             span = (part.start_s, part.end_s, part.language)
             outcome = Outcome(text, outcome.words + words, [*outcome.spans, span], spent)
         return outcome
@@ -107,13 +107,13 @@ def live(model: Model, *, finals: Finals = "committed", languages: Sequence[str]
         allowed = recording.languages if languages is None else languages
         options = LiveOptions(final_wait_s=math.inf)
         session = model.session(allowed, switching="restart", finals=finals, options=options)
-        made = run_live(session, samples, chunk_s=LIVE_CHUNK_S)
-        shown, delays_s = made.words, list(made.delays_s)
+        created = run_live(session, samples, chunk_s=LIVE_CHUNK_S)
+        shown, delays_s = created.words, list(created.delays_s)
         if finals == "read":
-            shown, delays_s = made.final_words, []
+            shown, delays_s = created.final_words, []
         words = [(word.start, word.end, word.word) for word in shown]
         spans = [(word.start, word.end, word.language or "") for word in shown]
-        return Outcome("".join(word.word for word in shown).strip(), words, spans, made.cpu_s, delays_s)
+        return Outcome("".join(word.word for word in shown).strip(), words, spans, created.cpu_s, delays_s)
 
     return read
 
@@ -133,9 +133,9 @@ def faster_whisper(*, batched: bool = False) -> System:
             segments, _ = BatchedInferencePipeline(program).transcribe(samples, batch_size=8, **options)
         else:
             segments, _ = program.transcribe(samples, **options)
-        found = list(segments)
+        result = list(segments)
         spent = time.process_time() - started
-        return Outcome(" ".join(one.text for one in found), timed_words(found), [], spent)
+        return Outcome(" ".join(item.text for item in result), timed_words(result), [], spent)
 
     return read
 
@@ -148,10 +148,10 @@ def whisper_cpp() -> System:
 
     def read(recording: MixedRecording, samples: Samples) -> Outcome:
         started = time.process_time()
-        found = program.transcribe(samples, language="auto")
+        result = program.transcribe(samples, language="auto")
         spent = time.process_time() - started
-        words = [(one.t0 / 100, one.t1 / 100, one.text) for one in found]
-        return Outcome(" ".join(one.text for one in found), words, [], spent)
+        words = [(item.t0 / 100, item.t1 / 100, item.text) for item in result]
+        return Outcome(" ".join(item.text for item in result), words, [], spent)
 
     return read
 
@@ -181,11 +181,11 @@ def systems() -> dict[str, Callable[[], System]]:
     }
 
 
-def read_missing(recordings: Sequence[Any], made: Mapping[str, Callable[[], System]], path: Path) -> None:
+def read_missing(recordings: Sequence[Any], created: Mapping[str, Callable[[], System]], path: Path) -> None:
     """Let systems read recordings, each with a name and samples; results in the log are not made again."""
     log = Log(path)
-    for name, make in made.items():
-        todo = [one for one in recordings if log.get(name, one.name) is None]
+    for name, make in created.items():
+        todo = [item for item in recordings if log.get(name, item.name) is None]
         if not todo:
             continue
         read = make()

@@ -42,8 +42,8 @@ Attack: TypeAlias = Callable[[str, Outcomes], Awaitable[None]]
 @cache
 def silence() -> bytes:
     """Ten minutes of silence in Opus: some kilobytes a minute."""
-    made = io.BytesIO()
-    with av.open(made, "w", format="ogg") as container:
+    created = io.BytesIO()
+    with av.open(created, "w", format="ogg") as container:
         stream = container.add_stream("libopus", rate=48_000, layout="mono")
         stream.bit_rate = 6_000
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 48_000), np.int16), "s16", "mono")
@@ -52,7 +52,7 @@ def silence() -> bytes:
             frame.pts = second * 48_000
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    return made.getvalue()
+    return created.getvalue()
 
 
 @cache

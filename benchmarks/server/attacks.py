@@ -74,10 +74,10 @@ async def beside(name: str | None, pid: int, address: str, options: argparse.Nam
     talks = asyncio.gather(
         *(speak(address, audio, options.seconds, late, QUERY) for _ in range(options.sessions))
     )
-    told = ""
+    reported = ""
     if attacker is not None:
         await asyncio.sleep(HEAD_START_S)
-        told = (await asyncio.to_thread(attacker.communicate, "go\n"))[0]
+        reported = (await asyncio.to_thread(attacker.communicate, "go\n"))[0]
     await talks
     asking.cancel()
     watching.cancel()
@@ -90,7 +90,7 @@ async def beside(name: str | None, pid: int, address: str, options: argparse.Nam
         "taken": late.n_taken,
         "faults": late.faults,
         "others": others.part,
-        "told": json.loads(told.splitlines()[-1]) if told else {},
+        "told": json.loads(reported.splitlines()[-1]) if reported else {},
     }
 
 
@@ -111,16 +111,16 @@ async def ended(process: subprocess.Popen[str], address: str) -> float:
     return seconds
 
 
-def row(name: str, found: dict[str, Any]) -> list[str]:
-    answers = ", ".join(f"{n} {what}" for what, n in found["told"].items())
-    answers += f"; gone after {found['left_s']:.1f} s" if found["left_s"] else ""
+def row(name: str, result: dict[str, Any]) -> list[str]:
+    answers = ", ".join(f"{n} {what}" for what, n in result["told"].items())
+    answers += f"; gone after {result['left_s']:.1f} s" if result["left_s"] else ""
     return [
         name,
-        str(found["taken"]),
-        *(f"{seconds:.2f}" for seconds in (*found["words_s"], found["behind_s"])),
-        *(f"{1000 * seconds:.0f}" for seconds in found["health_s"]),
-        f"{found['memory_mb']:.0f}",
-        f"{100 * found['others']:.0f} %",
+        str(result["taken"]),
+        *(f"{seconds:.2f}" for seconds in (*result["words_s"], result["behind_s"])),
+        *(f"{1000 * seconds:.0f}" for seconds in result["health_s"]),
+        f"{result['memory_mb']:.0f}",
+        f"{100 * result['others']:.0f} %",
         answers,
     ]
 
@@ -135,7 +135,7 @@ def main() -> None:
     options = parser.parse_args()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     rows: list[list[str]] = []
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     resource.setrlimit(resource.RLIMIT_NOFILE, (N_FILES, files[1]))  # the server inherits it
     with served(options.model, options.dtype, "--shutdown-timeout", str(SHUTDOWN_S)) as (process, address):
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
@@ -144,9 +144,9 @@ def main() -> None:
                 figures = asyncio.run(beside(side, process.pid, address, options))
                 figures["left_s"] = idle_again(address) if side else 0.0
                 rows.append(row(side or "without", figures))
-                found[f"{name}: {'with' if side else 'without'}"] = figures
+                result[f"{name}: {'with' if side else 'without'}"] = figures
                 print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
         end_s = asyncio.run(ended(process, address))
     show_table(HEADS, rows)
     print(f"\ntold to end within {SHUTDOWN_S:g} s: gone after {end_s:.1f} s")
-    show_json("server attacks", {**vars(options), "end_s": end_s, **found})
+    show_json("server attacks", {**vars(options), "end_s": end_s, **result})

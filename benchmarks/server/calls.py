@@ -22,12 +22,12 @@ N_WARM = 10
 
 def call_us(runtime: Runtime, n_calls: int) -> list[float]:
     """Return the microseconds of each of n calls that do nothing."""
-    found = []
+    result = []
     for _ in range(n_calls):
         began = time.perf_counter()
         runtime.run(RunOnHost(int))
-        found.append(1e6 * (time.perf_counter() - began))
-    return found
+        result.append(1e6 * (time.perf_counter() - began))
+    return result
 
 
 def resident_mb() -> float:
@@ -48,8 +48,10 @@ def main() -> None:
     for runtime in kinds.values():
         call_us(runtime, 200)
     times = {name: call_us(runtime, given.calls) for name, runtime in kinds.items()}
-    for name, found in times.items():
-        print(f"{name:9} {statistics.median(found):6.1f} us median, {np.percentile(found, 95):6.1f} us 95 %")
+    for name, result in times.items():
+        print(
+            f"{name:9} {statistics.median(result):6.1f} us median, {np.percentile(result, 95):6.1f} us 95 %"
+        )
     speech = load_audio(str(CLIPS / "en.flac"))[: 3 * SAMPLE_RATE]
     pause = np.zeros(10 * SAMPLE_RATE, np.float32)
     sessions = []

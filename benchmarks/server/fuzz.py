@@ -163,7 +163,7 @@ def fuzz_requests(address: str, n_cases: int, seed: int) -> Counter[str]:
 
     outcomes: Counter[str] = Counter()
     schema = schemathesis.openapi.from_dict(httpx.get(f"http://{address}/openapi.json").json())
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations = [result.ok() for result in schema.get_all_operations()]
     few = settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -206,8 +206,8 @@ def main() -> None:
             is_alive = process.poll() is None
         log.seek(0)
         errors = [line for line in log if '"level": "error"' in line]
-    for what, found in (("frames", frames), ("requests", requests)):
-        print(f"{what}: " + ", ".join(f"{n} {name}" for name, n in sorted(found.items())))
+    for what, result in (("frames", frames), ("requests", requests)):
+        print(f"{what}: " + ", ".join(f"{n} {name}" for name, n in sorted(result.items())))
     faults = [name for name in (*frames, *requests) if "FAULT" in name]
     faults += [] if is_alive and health["status"] == "ok" else [f"health: {health['status']}"]
     print("\n".join(faults) or "no fault")

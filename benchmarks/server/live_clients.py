@@ -54,11 +54,11 @@ def speech(name: str) -> bytes:
 
 def wave_file(pcm: bytes) -> bytes:
     """Samples of 16 kHz and 16 bits as a wave file."""
-    made = io.BytesIO()
-    with wave.open(made, "wb") as file:
+    created = io.BytesIO()
+    with wave.open(created, "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))
         file.writeframes(pcm)
-    return made.getvalue()
+    return created.getvalue()
 
 
 def part(values: Sequence[float], share: float) -> float:

@@ -117,13 +117,13 @@ class Chaos:
         """Begins of requests that are left at that."""
         host, port = self._address.split(":")
         begins = (b"", b"GET / HT", b"GET /v1/live HTTP/1.1\r\nupgrade: websocket\r\n", bytes(9_999))
-        made = []
+        created = []
         for begin in begins:
             connection = socket.create_connection((host, int(port)), timeout=5)
             connection.sendall(begin)
-            made.append(connection)
+            created.append(connection)
         await asyncio.sleep(3.0)
-        for connection in made:
+        for connection in created:
             connection.close()
 
     async def _slow_upload(self) -> None:
@@ -360,17 +360,17 @@ def levels(states: list[State], after: State, heard: Heard) -> list[str]:
     early = [state.memory_mb for state in states if end / 4 <= state.at_s < end / 2] or [states[-1].memory_mb]
     late = [state.memory_mb for state in states if state.at_s >= end * 3 / 4] or [states[-1].memory_mb]
     growth_mb = statistics.median(late) - statistics.median(early)
-    found = list(dict.fromkeys(heard.faults))
+    result = list(dict.fromkeys(heard.faults))
     middle_s = [statistics.median(delays or [0.0]) for delays in (delays_in(heard, end, i) for i in (1, 3))]
     if end >= LEAST_RUN_S and middle_s[1] - middle_s[0] > LEAST_DELAY_S:
-        found.append(f"words come {middle_s[1] - middle_s[0]:.1f} s later than before")
+        result.append(f"words come {middle_s[1] - middle_s[0]:.1f} s later than before")
     if growth_mb > max(LEAST_GROWTH_MB, 0.05 * statistics.median(early)):
-        found.append(f"memory grew by {growth_mb:.0f} MB")
+        result.append(f"memory grew by {growth_mb:.0f} MB")
     if after.n_files > states[0].n_files + 4:
-        found.append(f"{after.n_files - states[0].n_files} files stay open")
+        result.append(f"{after.n_files - states[0].n_files} files stay open")
     if not heard.latencies:
-        found.append("no word was heard")
-    return found
+        result.append("no word was heard")
+    return result
 
 
 def main() -> None:

@@ -61,21 +61,21 @@ def voices(data: Path, part: Part) -> dict[str, list[Clip]]:
     """Clips by speaker. Of LibriSpeech, `train-clean` chooses and `test-other` reports; of the Polish
     commands, every second speaker; voices of LONG choose. No speaker does both."""
     chosen: dict[str, list[Clip]] = {}
-    found = [*clips(data, "dev", sets=(*SETS, *LONG)), *clips(data, "test", sets=SETS)]
-    for clip in found:
+    result = [*clips(data, "dev", sets=(*SETS, *LONG)), *clips(data, "test", sets=SETS)]
+    for clip in result:
         if clip.speaker is not None:
             chosen.setdefault(f"{clip.group}/{clip.speaker}", []).append(clip)
     reports = {name for name in chosen if name.startswith("nemo-pl/")}
     reports = set(sorted(reports)[1::2])
     test = {clip.speaker for clip in clips(data, "test", sets=("librispeech-mini",))}
     reports |= {name for name in chosen if name.split("/")[1] in test and name.startswith("libri")}
-    return {name: found for name, found in chosen.items() if (name in reports) == (part == "test")}
+    return {name: result for name, result in chosen.items() if (name in reports) == (part == "test")}
 
 
-def phrases(name: str, found: Sequence[Clip], *, whole: bool = False) -> list[Phrase]:
+def phrases(name: str, result: Sequence[Clip], *, whole: bool = False) -> list[Phrase]:
     """What a speaker says, in phrases of at most `LONGEST_TURN_S`; or in whole clips, with their texts."""
-    made = []
-    for clip in found:
+    created = []
+    for clip in result:
         samples = load_audio(clip.file)
         speech = spoken(samples)
         if not speech:
@@ -85,8 +85,8 @@ def phrases(name: str, found: Sequence[Clip], *, whole: bool = False) -> list[Ph
         groups = [(first, last)] if whole else grouped(speech)
         for start, end in groups:
             inside = tuple((a - start, b - start) for a, b in speech if start <= a and b <= end)
-            made.append(Phrase(name, samples[start:end], inside, clip.text if whole else None))
-    return made
+            created.append(Phrase(name, samples[start:end], inside, clip.text if whole else None))
+    return created
 
 
 def spoken(samples: Samples) -> list[tuple[int, int]]:
@@ -120,7 +120,7 @@ def conversation(
     said: Sequence[Sequence[Phrase]], seconds: float, rng: random.Random, *, overlaps: bool = True
 ) -> Conversation:
     """A conversation of these speakers, of about so many seconds; each speaker has a level of their own."""
-    stacks = [rng.sample(list(one), len(one)) for one in said]
+    stacks = [rng.sample(list(item), len(item)) for item in said]
     gains = [10 ** (rng.uniform(-4, 4) / 20) for _ in said]
     each = np.zeros((len(said), int((seconds + 40) * SAMPLE_RATE)), np.float32)
     turns: list[Turn] = []
@@ -164,7 +164,7 @@ def within_range(samples: Samples) -> Samples:
 
 def made(data: Path, part: Part, n_speakers: int, n_made: int, *, whole: bool = False) -> list[Conversation]:
     """The same conversations of a part of the voices in every call; speakers of one are of one set."""
-    found = voices(data, part)
+    result = voices(data, part)
     rng = random.Random(f"{part}-{n_speakers}-0-{whole}")
     conversations = []
     for number in range(n_made):
@@ -172,10 +172,10 @@ def made(data: Path, part: Part, n_speakers: int, n_made: int, *, whole: bool = 
         groups: tuple[str, ...] = SETS[1:] if number % 4 == 3 and not whole else SETS[:1]
         if part == "dev" and number % 4 in (0, 2):
             groups = LONG
-        names = sorted(name for name in found if name.split("/")[0] in groups)
+        names = sorted(name for name in result if name.split("/")[0] in groups)
         if whole:
-            names = [name for name in names if all(clip.text for clip in found[name])]
+            names = [name for name in names if all(clip.text for clip in result[name])]
         chosen = rng.sample(names, min(n_speakers, len(names)))
-        said = [phrases(name, found[name][:MOST_CLIPS], whole=whole) for name in chosen]
+        said = [phrases(name, result[name][:MOST_CLIPS], whole=whole) for name in chosen]
         conversations.append(conversation(said, LENGTH_S, rng, overlaps=not whole))
     return conversations

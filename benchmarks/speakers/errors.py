@@ -41,24 +41,24 @@ class DiarizationErrors:
 
 
 def diarization_errors(
-    truth: Sequence[Turn], found: Sequence[Turn], *, collar_s: float = COLLAR_S, with_overlap: bool = True
+    truth: Sequence[Turn], result: Sequence[Turn], *, collar_s: float = COLLAR_S, with_overlap: bool = True
 ) -> DiarizationErrors:
     """Compare the turns of one recording with the reference.
 
     collar_s: excluded on both sides of every reference edge. with_overlap: False excludes overlapped speech
     of the reference.
     """
-    pieces = list(_pieces(truth, found, collar_s))
+    pieces = list(_pieces(truth, result, collar_s))
     if not with_overlap:
         pieces = [piece for piece in pieces if len(piece[1]) <= 1]
     together: dict[tuple[str, str], float] = {}
     for seconds, true, predicted in pieces:
-        for pair in ((one, other) for one in true for other in predicted):
+        for pair in ((item, other) for item in true for other in predicted):
             together[pair] = together.get(pair, 0.0) + seconds
     partner = best_pairs(together)
     errors = DiarizationErrors()
     for seconds, true, predicted in pieces:
-        n_right = sum(partner.get(one) in predicted for one in true)
+        n_right = sum(partner.get(item) in predicted for item in true)
         n_true, n_predicted = len(true), len(predicted)
         errors += DiarizationErrors(
             speech=seconds * n_true,
@@ -70,17 +70,17 @@ def diarization_errors(
 
 
 def _pieces(
-    truth: Sequence[Turn], found: Sequence[Turn], collar_s: float
+    truth: Sequence[Turn], result: Sequence[Turn], collar_s: float
 ) -> Iterable[tuple[float, frozenset[str], frozenset[str]]]:
     edges = sorted(edge for turn in truth for edge in (turn.start, turn.end))
     left_out = [(edge - collar_s, edge + collar_s) for edge in edges] if collar_s else []
-    cuts = {edge for turn in (*truth, *found) for edge in (turn.start, turn.end)}
+    cuts = {edge for turn in (*truth, *result) for edge in (turn.start, turn.end)}
     cuts |= {edge for span in left_out for edge in span}
     for start, end in pairwise(sorted(cuts)):
         middle = (start + end) / 2
         if any(first < middle < last for first, last in left_out):
             continue
-        yield end - start, _speaking(truth, middle), _speaking(found, middle)
+        yield end - start, _speaking(truth, middle), _speaking(result, middle)
 
 
 def _speaking(turns: Sequence[Turn], at: float) -> frozenset[str]:
@@ -97,7 +97,7 @@ def n_right_speakers(pairs: Sequence[tuple[str, str]]) -> int:
         if pair[1]:
             counts[pair] = counts.get(pair, 0.0) + 1.0
     partner = best_pairs(counts)
-    return sum(partner.get(true, "-") == found for true, found in pairs)
+    return sum(partner.get(true, "-") == result for true, result in pairs)
 
 
 def best_pairs(weights: Mapping[tuple[str, str], float]) -> dict[str, str]:
@@ -107,15 +107,15 @@ def best_pairs(weights: Mapping[tuple[str, str], float]) -> dict[str, str]:
     """
     first, second = ({pair[side] for pair in weights} for side in (0, 1))
     if len(second) > len(first):
-        turned = best_pairs({(other, one): weight for (one, other), weight in weights.items()})
-        return {one: other for other, one in turned.items()}
+        turned = best_pairs({(other, item): weight for (item, other), weight in weights.items()})
+        return {item: other for other, item in turned.items()}
     few = sorted(second)
     best: dict[int, tuple[float, tuple[tuple[str, str], ...]]] = {0: (0.0, ())}
-    for one in sorted(first):
+    for item in sorted(first):
         for taken, (total, pairs) in sorted(best.items()):
             for place, other in enumerate(few):
                 bits = taken | 1 << place
-                reached = total + weights.get((one, other), 0.0)
+                reached = total + weights.get((item, other), 0.0)
                 if bits != taken and reached > best.get(bits, (-1.0, ()))[0]:
-                    best[bits] = (reached, (*pairs, (one, other)))
+                    best[bits] = (reached, (*pairs, (item, other)))
     return dict(max(best.values(), key=lambda entry: entry[0])[1])

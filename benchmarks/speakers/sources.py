@@ -38,10 +38,10 @@ def read_live(model: Recogniser, channels: Samples, names: Sequence[str]) -> Rea
 
 def read_files(model: Recogniser, channels: Samples, names: Sequence[str]) -> Reading:
     recordings = dict(zip(names, channels, strict=True))
-    found = model.transcribe_together(
+    result = model.transcribe_together(
         recordings, language="en", options=TranscribeOptions(word_timestamps=True)
     )
-    return [(segment.start, segment.words or ()) for segment in found]
+    return [(segment.start, segment.words or ()) for segment in result]
 
 
 def unmixed(channels: Samples) -> Samples:
@@ -72,9 +72,9 @@ def names_of(said: Conversation) -> list[str]:
 def counted(read: Read, said: Conversation, *, leak: bool) -> list[ErrorCounts]:
     """Words wrong by source, merged as segments leave, and merged by their starts."""
     names, normalize = names_of(said), normalizer_for("en")
-    found = read(said.channels if leak else unmixed(said.channels), names)
-    words = [word for _, of_segment in found for word in of_segment]
-    by_time = [word for _, of_segment in sorted(found, key=lambda each: each[0]) for word in of_segment]
+    result = read(said.channels if leak else unmixed(said.channels), names)
+    words = [word for _, of_segment in result for word in of_segment]
+    by_time = [word for _, of_segment in sorted(result, key=lambda each: each[0]) for word in of_segment]
 
     def reference(*speakers: str) -> list[str]:
         return normalize(" ".join(word for word, speaker in said.words if speaker in speakers)).split()

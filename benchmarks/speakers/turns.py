@@ -81,8 +81,8 @@ def both_ways(
     began = time.process_time()
     networks = local, load_speaker_networks(wishes[0])[1]
     with Recording(talk.samples).open() as reader:
-        own = ClusteringDiarizer(*networks, wishes[0])
-        windows = [window for batch in own.batches(reader) for window in own.diarize_windows(batch)]
+        kept = ClusteringDiarizer(*networks, wishes[0])
+        windows = [window for batch in kept.batches(reader) for window in kept.diarize_windows(batch)]
     took_s = time.process_time() - began
     return [ClusteringDiarizer(*networks, wish).cluster(windows) for wish in wishes], took_s
 
@@ -118,13 +118,13 @@ def words_told(model: Model, talks: Sequence[Conversation], options: SpeakerOpti
     heard = [list(model.transcribe(talk.samples, language="en", word_timestamps=True)) for talk in talks]
     lines: list[Line] = []
     for is_given in (True, False):
-        found = []
+        result = []
         for talk, segments in zip(talks, heard, strict=True):
             n_true = len({turn.speaker for turn in talk.turns})
             wish = replace(options, n_speakers=n_true if is_given else None)
             labels = SpeakerLabels(make_diarizer(wish).turns(Recording(talk.samples)))
-            found.append([part for segment in segments for part in labels.split(segment)])
-        lines.append(words_line("given" if is_given else "found", talks, found))
+            result.append([part for segment in segments for part in labels.split(segment)])
+        lines.append(words_line("given" if is_given else "found", talks, result))
     return lines
 
 
@@ -136,14 +136,14 @@ def words_by_channel(model: Model, talks: Sequence[Conversation]) -> list[Line]:
     )
     lines: list[Line] = []
     for wish in wishes:
-        found = [list(model.transcribe(talk.channels, language="en", options=wish)) for talk in talks]
-        lines.append(words_line(f"channels {wish.channels}", talks, found))
+        result = [list(model.transcribe(talk.channels, language="en", options=wish)) for talk in talks]
+        lines.append(words_line(f"channels {wish.channels}", talks, result))
     return lines
 
 
-def words_line(number: str, talks: Sequence[Conversation], found: Sequence[Sequence[Segment]]) -> Line:
+def words_line(number: str, talks: Sequence[Conversation], result: Sequence[Sequence[Segment]]) -> Line:
     n_said = n_matched = n_right = 0
-    for talk, segments in zip(talks, found, strict=True):
+    for talk, segments in zip(talks, result, strict=True):
         said = said_in(talk)
         pairs = matched(said, bare(in_order(segments)))
         n_said += len(said)
@@ -161,12 +161,12 @@ def in_order(segments: Sequence[Segment]) -> list[Word]:
 
 def said_in(talk: Conversation) -> Pairs:
     """Normalised words of a conversation with their true speakers."""
-    return [(one, name) for word, name in talk.words for one in plain(word).split()]
+    return [(item, name) for word, name in talk.words for item in plain(word).split()]
 
 
 def bare(words: Sequence[Word]) -> Pairs:
     """Normalised words with their speakers, "" for none."""
-    return [(one, word.speaker or "") for word in words for one in plain(word.word).split()]
+    return [(item, word.speaker or "") for word in words for item in plain(word.word).split()]
 
 
 def matched(said: Pairs, heard: Pairs) -> Pairs:

@@ -82,13 +82,13 @@ class Item:
 def recording(kind: str, language: str, said: Iterable[Spoken], lead_s: float = 0.0) -> Item:
     """Clips one after the other, with silence before the first and a pause behind each."""
     pieces, words, bounds, n_done = [_silence(lead_s)], [], [], int(lead_s * SAMPLE_RATE)
-    for one in said:
+    for item in said:
         at = n_done / SAMPLE_RATE
-        bounds.append(Bounds(len(words), at + one.start_s, False))
-        words += one.words
-        bounds.append(Bounds(len(words) - 1, at + one.end_s, True))
-        pieces += [one.samples, _silence(one.pause_s)]
-        n_done += len(one.samples) + len(pieces[-1])
+        bounds.append(Bounds(len(words), at + item.start_s, False))
+        words += item.words
+        bounds.append(Bounds(len(words) - 1, at + item.end_s, True))
+        pieces += [item.samples, _silence(item.pause_s)]
+        n_done += len(item.samples) + len(pieces[-1])
     return Item(kind, language, np.concatenate(pieces), tuple(words), tuple(bounds))
 
 
@@ -96,12 +96,12 @@ def digits(data: Path, part: str, n_items: int) -> Iterator[Item]:
     """Rows of digits, of all speakers in turn; those of even number in the manifest are `dev`."""
     rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
     every = [row for row in rows if row["id"].startswith("fsdd-en/")]
-    found = every[1::2] if part == "test" else every[::2]
-    order = np.random.default_rng(0).permutation(len(found))
+    result = every[1::2] if part == "test" else every[::2]
+    order = np.random.default_rng(0).permutation(len(result))
     rng = np.random.default_rng(1)
-    for number in range(min(n_items, len(found) // IN_A_ROW)):
+    for number in range(min(n_items, len(result) // IN_A_ROW)):
         said = []
-        for row in (found[i] for i in order[number * IN_A_ROW : (number + 1) * IN_A_ROW]):
+        for row in (result[i] for i in order[number * IN_A_ROW : (number + 1) * IN_A_ROW]):
             samples = load_audio(data / row["file"])
             length_s, pause_s = len(samples) / SAMPLE_RATE, float(rng.uniform(0.1, 0.6))
             said.append(Spoken(samples, [row["text"]], 0.0, length_s, pause_s))
@@ -137,13 +137,13 @@ def errors(item: Item, words: Sequence[Word]) -> list[tuple[float, bool]]:
     heard = [(word, key) for word in words if (key := plain(word.word).replace(" ", ""))]
     keys = [plain(word).replace(" ", "") for word in item.words]
     pairs = equal_words(keys, [key for _, key in heard])
-    found = []
+    result = []
     for bound in item.bounds:
         pair = pairs[bound.word]
         if pair is not None:
             word = heard[pair][0]
-            found.append(((word.end if bound.is_end else word.start) - bound.seconds, bound.is_end))
-    return found
+            result.append(((word.end if bound.is_end else word.start) - bound.seconds, bound.is_end))
+    return result
 
 
 def words_of(transcript: Transcript) -> list[Word]:
@@ -151,12 +151,12 @@ def words_of(transcript: Transcript) -> list[Word]:
 
 
 def measure(model: Model, items: Sequence[Item]) -> dict[str, dict[str, list[tuple[float, bool]]]]:
-    found: dict[str, dict[str, list[tuple[float, bool]]]] = {}
+    result: dict[str, dict[str, list[tuple[float, bool]]]] = {}
     for number, item in enumerate(items, 1):
         print(f"\r{number} of {len(items)}", end="", file=sys.stderr, flush=True)
         for name, words in _all_times(model, item):
-            found.setdefault(name, {}).setdefault(item.kind, []).extend(errors(item, words))
-    return found
+            result.setdefault(name, {}).setdefault(item.kind, []).extend(errors(item, words))
+    return result
 
 
 def _all_times(model: Model, item: Item) -> Iterator[tuple[str, list[Word]]]:
@@ -169,25 +169,25 @@ def _all_times(model: Model, item: Item) -> Iterator[tuple[str, list[Word]]]:
     for method in methods:
         for is_kept in (False, True):
             options = AlignOptions(method=method, keep_to_speech=is_kept)
-            found = model.align(item.samples, text, language=item.language, options=options)
-            yield method + ("" if is_kept else ", not kept to speech"), words_of(found)
+            result = model.align(item.samples, text, language=item.language, options=options)
+            yield method + ("" if is_kept else ", not kept to speech"), words_of(result)
 
 
-def show(found: dict[str, dict[str, list[tuple[float, bool]]]], seconds: float, cpu_s: float) -> None:
+def show(result: dict[str, dict[str, list[tuple[float, bool]]]], seconds: float, cpu_s: float) -> None:
     show_heads(
         "times", "recordings", "bounds", "start, median", "end, median", "90 % within", "within 100 ms"
     )
 
     figures = {}
-    for name, kinds in found.items():
-        for kind, one in kinds.items():
-            starts = np.array([abs(error) for error, is_end in one if not is_end])
-            ends = np.array([abs(error) for error, is_end in one if is_end])
+    for name, kinds in result.items():
+        for kind, item in kinds.items():
+            starts = np.array([abs(error) for error, is_end in item if not is_end])
+            ends = np.array([abs(error) for error, is_end in item if is_end])
             both = np.concatenate([starts, ends])
             figure = [np.median(starts), np.median(ends), np.quantile(both, 0.9)]
             near = float(np.mean(both <= 0.1))
-            told = " | ".join(f"{1000 * value:.0f} ms" for value in figure)
-            show_row(name, kind, f"{len(one)}", told, f"{near:.0%}")
+            reported = " | ".join(f"{1000 * value:.0f} ms" for value in figure)
+            show_row(name, kind, f"{len(item)}", reported, f"{near:.0%}")
             figures[f"{name}, {kind}"] = [round(float(value), 3) for value in (*figure, near)]
     show_json("text alignment", {"audio_s": round(seconds), "cpu_s": round(cpu_s), "figures": figures})
 
@@ -208,5 +208,5 @@ def main() -> None:
     for language in arguments.languages:
         items += sentences(data, arguments.part, language, arguments.clips)
     began = time.process_time()
-    found = measure(model, items)
-    show(found, sum(len(item.samples) for item in items) / SAMPLE_RATE, time.process_time() - began)
+    result = measure(model, items)
+    show(result, sum(len(item.samples) for item in items) / SAMPLE_RATE, time.process_time() - began)

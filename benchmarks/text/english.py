@@ -42,10 +42,10 @@ def timed(
 ) -> tuple[Transcript, float]:
     began = time.process_time()
     options = TranscribeOptions(with_english=with_english)
-    found = model.transcribe(
+    result = model.transcribe(
         pcm, language=language, task=task, beam_size=BEAM_SIZE, options=options
     ).collect()
-    return found, time.process_time() - began
+    return result, time.process_time() - began
 
 
 class AudioTranslator(WhisperTranslator):
@@ -150,9 +150,9 @@ def main() -> None:
     parser.add_argument("--live", action="store_true", help="live sessions, in place of recordings")
     given = parser.parse_args()
     languages = given.languages.split(",")
-    found = [clip for clip in clips(given.shared / "data", given.part) if len(clip.languages) == 1]
-    found = [clip for clip in found if clip.language in languages]
-    chosen = list(recordings(found, given.clips, given.seconds))
+    result = [clip for clip in clips(given.shared / "data", given.part) if len(clip.languages) == 1]
+    result = [clip for clip in result if clip.language in languages]
+    chosen = list(recordings(result, given.clips, given.seconds))
     model = load_model(given.model)
     timed(model, chosen[0][1], chosen[0][0], "transcribe")  # weights are mapped at their first use
     figures = compare_live(model, chosen) if given.live else compare(model, chosen)
