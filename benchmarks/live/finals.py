@@ -31,6 +31,7 @@ from sottovoce.errors import OptionError
 from sottovoce.evaluation.latency import run_live
 from sottovoce.offline import transcription
 from sottovoce.streaming.session import Session
+from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Samples, SpeechEnded, Word
 
 HELP = """Words wrong of a second pass, beside live words and the file (both passes: the beam of a file).
@@ -46,20 +47,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fit",
         action="store_true",
-        help="fit the numbers of the pass, on these recordings and on their clips with a pause put in",
+        help="errors and cost by window, and by the probability from which words are certain",
     )
+    parser.add_argument("--break-s", type=float, default=0.0, help="a pause in the middle of each recording")
     parser.add_argument("--final-model", default="", help="of the second pass and the file [--model]")
 
 
 def run(given: argparse.Namespace) -> None:
     bench, items = Bench(given.log), chosen(given)
+    if given.break_s:
+        items = [broken(item, given.break_s) for item in items]
     if not items:
         raise OptionError("finals: expected clips of one language with text, got none")
     committed = settings(given)[0]
     read = replace(committed, finals="read", final_model=given.final_model)
     if given.fit:
-        alone = chosen(argparse.Namespace(**vars(given) | {"together": 1}))
-        fit(bench, read, [*items, *map(broken, alone)])
+        fit(bench, read, items)
         return
     files = file_texts(bench, read, items)
     live = [bench.live(committed, item) for item in counted(items, "committed")]
@@ -92,11 +95,10 @@ def run(given: argparse.Namespace) -> None:
     show_live_json("finals", [committed, read], {"part": given.part, "found": figures})
 
 
-WINDOWS_S = (0.0, 5.0, 10.0, 15.0, 30.0)
-PROBABILITIES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
-MOST_MORE = 0.002
-"""Words wrong that a shorter window, or fewer readings, may add."""
-BREAK_S = 0.8
+WINDOWS_S = (0.0, 10.0, 15.0)
+PROBABILITIES = (0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.4, 0.3)
+MOST_MORE = 0.001
+"""Words wrong that a shorter window may add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Spoken:
 
 
 def fit(bench: Bench, setting: Setting, items: Sequence[Item]) -> None:
-    """Print errors and cost of each window, and the errors where certain utterances are not read."""
+    """Print errors and cost by window, and with the fitted one, by the probability from which words stay."""
     files = file_texts(bench, setting, items)
     spoken = [utterances(bench, setting, item) for item in counted(items, "utterances")]
     texts = [text_of(one.words for one in some) for some in spoken]
@@ -126,34 +128,37 @@ def fit(bench: Bench, setting: Setting, items: Sequence[Item]) -> None:
     n_utterances = sum(map(len, spoken))
     show_table([f"{len(items)} recordings, {n_utterances} utterances", *HEADS[:2], HEADS[-1]], rows)
     print(f"\nfitted: {window_s:g} s\n")
-    rows, fitted = [], 1.0
+    rows, readings = [], []
+    for some, (words, _) in zip(spoken, found[window_s], strict=True):
+        for one, read in zip(some, words, strict=True):
+            readings.append((least_of(one), plain(text_of([one.words])) != plain(text_of([read]))))
     for probability in PROBABILITIES:
-        certain = [[least_of(one.words) >= probability for one in some] for some in spoken]
         texts = [
-            text_of(one.words if stays else read for one, read, stays in zip(some, words, which, strict=True))
-            for some, (words, _), which in zip(spoken, found[window_s], certain, strict=True)
+            text_of(
+                one.words if least_of(one) >= probability else read for one, read in zip(*pair, strict=True)
+            )
+            for pair in zip(spoken, (words for words, _ in found[window_s]), strict=True)
         ]
-        share, rate = sum(map(sum, certain)) / n_utterances, error_rate(items, texts)
-        rows.append([f"{probability:g}", percent(share), percent(rate)])
-        if fitted == 1.0 and rate <= wrong[window_s] + MOST_MORE:
-            fitted = probability
-    show_table(["all words at least", "unread", "words wrong"], rows)
-    print(f"\nfitted: {fitted:g}")
+        changed = [is_changed for least, is_changed in readings if least >= probability]
+        share = percent(sum(changed) / len(changed)) if changed else ""
+        unread = percent(len(changed) / n_utterances)
+        rows.append([f"{probability:g}", unread, share, percent(error_rate(items, texts))])
+    show_table(["all words at least", "unread", "of these changed", "words wrong"], rows)
 
 
 def rates(items: Sequence[Item], texts: Sequence[str], files: Sequence[str]) -> tuple[str, str]:
     return percent(error_rate(items, texts)), apart(beside(items, files, texts))
 
 
-def least_of(words: Sequence[Word]) -> float:
-    return min(word.probability for word in words)
+def least_of(spoken: Spoken) -> float:
+    return min(word.probability for word in spoken.words)
 
 
 def text_of(utterances: Iterable[Sequence[Word]]) -> str:
     return "".join(word.word for words in utterances for word in words).strip()
 
 
-def broken(item: Item) -> Item:
+def broken(item: Item, pause_s: float) -> Item:
     """A recording with a pause at the quietest moment of its middle third."""
     samples, frame = item.samples(), SAMPLE_RATE // 50
     n_frames = len(samples) // frame
@@ -161,9 +166,9 @@ def broken(item: Item) -> Item:
         (samples[: n_frames * frame].reshape(-1, frame) ** 2).sum(axis=1), np.ones(5), "same"
     )
     at = frame * (n_frames // 3 + int(energy[n_frames // 3 : 2 * n_frames // 3].argmin()))
-    pause = np.zeros(round(BREAK_S * SAMPLE_RATE), np.float32)
+    pause = np.zeros(round(pause_s * SAMPLE_RATE), np.float32)
     source = np.concatenate([samples[:at], pause, samples[at:], pause])
-    return replace(item, name=f"{item.name}, broken", source=source)
+    return replace(item, name=f"{item.name}, broken by {pause_s:g} s", source=source)
 
 
 def utterances(bench: Bench, setting: Setting, item: Item) -> list[Spoken]:

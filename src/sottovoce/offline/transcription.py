@@ -332,8 +332,10 @@ class _Utterance:
 
 CERTAIN = 0.73
 """Utterances whose committed words are all this probable are not transcribed again."""
-WINDOW_S = 15.0
-"""Utterances that are transcribed together, at most. Both are fitted by `benchmarks live finals --fit`."""
+WINDOW_S = 10.0
+"""Utterances that are transcribed together, at most. Source of both: `python -m benchmarks live finals --fit`
+on development clips, docs/research/live.md.
+"""
 
 
 @dataclass(eq=False)
