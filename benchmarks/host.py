@@ -266,6 +266,12 @@ class RecordedWindows(EncoderOutput):
         pairs = zip(self.windows, n_content_frames, strict=True)
         return RecordedWindows(tuple(replace(window, n_content=n) for window, n in pairs))
 
+    def limited(self, start: int, end: int) -> RecordedWindows:
+        (window,) = self.windows
+        key = window.key + repr((start, end)).encode()
+        limited = replace(window, key=key, encode=lambda: window.encode().limited(start, end))
+        return RecordedWindows((limited,))
+
     def states_on_host(self) -> Floats:
         return np.concatenate([window.encode().states_on_host() for window in self.windows])
 
