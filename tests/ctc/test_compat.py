@@ -62,7 +62,7 @@ def theirs(labels: list[str], given: Settings, log_probs: Floats, asked: Setting
     ("labels", "first", "last"), [(LETTERS, "a", "b"), (PIECES, "▁a", "b")], ids=["letters", "pieces"]
 )
 @pytest.mark.parametrize(
-    ("given", "request"),
+    ("given", "search"),
     [
         ({}, {}),
         ({}, {"hotwords": ["ab ba", "b"], "hotword_weight": 2.0}),
@@ -77,14 +77,14 @@ def test_texts_and_scores_of_pyctcdecode(
     first: str,
     last: str,
     given: Settings,
-    request: Settings,
+    search: Settings,
     arpa: str,
     reference: Reference,
 ) -> None:
     log_probs = between(labels.index(first), labels.index(last), len(labels) + 1, seed=4)
     given = {"kenlm_model_path": arpa, **given} if given else given
-    ours = build_ctcdecoder(labels, **given).decode_beams(log_probs, **UNPRUNED, **request)
-    expected = reference(lambda: theirs(labels, given, log_probs, request))
+    ours = build_ctcdecoder(labels, **given).decode_beams(log_probs, **UNPRUNED, **search)
+    expected = reference(lambda: theirs(labels, given, log_probs, search))
     for (text, _, words, logit_score, score), (their_text, their_words, *scores) in zip(
         ours, expected, strict=False
     ):
@@ -95,17 +95,17 @@ def test_texts_and_scores_of_pyctcdecode(
 def test_one_utterance_is_decoded_as_in_a_batch_and_a_copy_as_the_original(arpa: str, tmp_path: Path) -> None:
     decoder = build_ctcdecoder(LETTERS, arpa, alpha=0.4)
     rows = [emissions(n, 4, seed=n) for n in (5, 9, 3)]
-    request: Settings = {"hotwords": ["ba"], "hotword_weight": 1.0}
-    single = [decoder.decode_beams(row, **request) for row in rows]
-    texts = [decoder.decode(row, **request) for row in rows]
-    assert decoder.decode_batch(None, rows, **request) == texts == [beams[0][0] for beams in single]
+    search: Settings = {"hotwords": ["ba"], "hotword_weight": 1.0}
+    single = [decoder.decode_beams(row, **search) for row in rows]
+    texts = [decoder.decode(row, **search) for row in rows]
+    assert decoder.decode_batch(None, rows, **search) == texts == [beams[0][0] for beams in single]
     folder = tmp_path / "saved"
     folder.mkdir()
     decoder.save_to_dir(folder)
     loaded = BeamSearchDecoderCTC.load_from_dir(folder)
     copies = copy.deepcopy(decoder), pickle.loads(pickle.dumps(decoder)), loaded
     for each in (decoder, *copies):
-        batch = each.decode_beams_batch(None, rows, **request)
+        batch = each.decode_beams_batch(None, rows, **search)
         for beams, alone in zip(batch, single, strict=True):
             assert [beam[:2] for beam in beams] == [(text, words) for text, _, words, *_ in alone]
             assert [beam[-1] for beam in beams] == pytest.approx([beam[-1] for beam in alone], abs=1e-5)
