@@ -5,7 +5,7 @@
     python -m benchmarks text english ../shared --model base --seconds 60 --live
 
 Each recording of one language is transcribed once with `with_english`, and in turn once without and once with
-the task `translate`. chrF compares the English of both ways. With --live, sessions translate from their
+the task `translate`. chrF compares the English of both ways. With --live, a session translates from its
 encoder states and, in turn, from the audio of each utterance, which is encoded again.
 """
 
@@ -26,7 +26,7 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import Recogniser
 from sottovoce.translation.live_translator import LiveTranslator, SourceText
 from sottovoce.translation.whisper_translate import AROUND_S, N_NEW_WORDS, WhisperTranslator, live_options
-from sottovoce.types import SAMPLE_RATE, Final, Samples, Task, Transcript
+from sottovoce.types import SAMPLE_RATE, Samples, Task, Transcript
 
 
 def recordings(chosen: list[Clip], n_most: int, seconds: float | None) -> Iterator[tuple[str, Samples]]:
@@ -48,60 +48,56 @@ def timed(
     return result, time.process_time() - began
 
 
-class AudioTranslator(WhisperTranslator):
-    """Translates each utterance by encoding its audio again, as a recording. pcm: of the session."""
+class PairedTranslator(WhisperTranslator):
+    """Translates each text of a session from its encoder states and, in turn, from its audio, encoded again.
+
+    pcm: of the session. rows: processor seconds of both, and both texts of each whole utterance.
+    """
 
     def __init__(self, model: Recogniser, pcm: Samples) -> None:
         WhisperTranslator.__init__(self, model)
         self._pcm = pcm
+        self.rows: list[tuple[float, float]] = []
+        self.wholes: list[tuple[str, str]] = []
 
     def translate(self, source: SourceText) -> str:
+        began = time.process_time()
+        text = WhisperTranslator.translate(self, source)
+        middle = time.process_time()
         decoding, fallback = live_options(source)
-        start, end = (
-            max(0, round(at_s * SAMPLE_RATE)) for at_s in (source.start - AROUND_S, source.end + AROUND_S)
-        )
         options = TranscribeOptions(decoding=decoding, fallback=fallback, condition_on_previous_text=False)
-        return self.model.transcribe(self._pcm[start:end], options=options).text
-
-
-def timed_live(
-    model: Recogniser, pcm: Samples, language: str, translator: WhisperTranslator | None
-) -> tuple[list[str], list[str], float]:
-    """Return the finals of a session in pieces of half a second, their English, and processor seconds."""
-    began, texts, english = time.process_time(), [], []
-    live = None if translator is None else LiveTranslator(translator, N_NEW_WORDS)
-    with model.session(language) as session:
-        if translator is not None:
-            session.on_window(translator.add)
-        for at in range(0, len(pcm) + 1, SAMPLE_RATE // 2):
-            piece = pcm[at : at + SAMPLE_RATE // 2]
-            events = session.push(piece) if len(piece) else []
-            events += session.close() if at + SAMPLE_RATE // 2 > len(pcm) else []
-            texts += [event.text for event in events if isinstance(event, Final)]
-            if live is not None:
-                lines = (line for event in events for line in live.take(event))
-                english += [line.text for line in lines if line.is_final]
-    return texts, english, time.process_time() - began
+        start, end = (round(SAMPLE_RATE * at_s) for at_s in (source.start - AROUND_S, source.end + AROUND_S))
+        again = self.model.transcribe(self._pcm[max(0, start) : end], options=options).text
+        self.rows.append((middle - began, time.process_time() - middle))
+        if source.is_whole:
+            self.wholes.append((text, again))
+        return text
 
 
 def compare_live(model: Recogniser, chosen: list[tuple[str, Samples]]) -> dict[str, object]:
-    rows = []
+    rows, scores, seconds = [], [], 0.0
     for language, pcm in chosen:
-        _, _, text_s = timed_live(model, pcm, language, None)
-        texts, english, one_s = timed_live(model, pcm, language, WhisperTranslator(model))
-        again, english_again, two_s = timed_live(model, pcm, language, AudioTranslator(model, pcm))
-        scores = sentence_chrf(" ".join(english), [" ".join(english_again)]).score
-        rows.append((text_s, one_s, two_s, texts == again, scores, len(pcm) / SAMPLE_RATE))
-    text_s, one_s, two_s, same_text, scores, seconds = np.array(rows).T
+        translator = PairedTranslator(model, pcm)
+        live = LiveTranslator(translator, N_NEW_WORDS)
+        session = model.session(language)
+        session.on_window(translator.add)
+        for at in range(0, len(pcm), SAMPLE_RATE // 2):
+            for event in session.push(pcm[at : at + SAMPLE_RATE // 2]):
+                list(live.take(event))
+        for event in session.close():
+            list(live.take(event))
+        rows += translator.rows
+        texts, again = (" ".join(part) for part in zip(*translator.wholes, strict=True))
+        scores.append(sentence_chrf(texts, [again]).score)
+        seconds += len(pcm) / SAMPLE_RATE
+    states_s, audio_s = np.array(rows).T
     return {
-        "recordings": len(rows),
-        "text alone, s a second": round(float(text_s.sum() / seconds.sum()), 3),
-        "with English, one encoding": round(float(one_s.sum() / seconds.sum()), 3),
-        "with English, encoded again": round(float(two_s.sum() / seconds.sum()), 3),
-        "one / again, median": round(float(np.median(one_s / two_s)), 3),
-        "added: one / again, median": round(float(np.median((one_s - text_s) / (two_s - text_s))), 3),
-        "equal texts": percent(float(same_text.mean())),
-        "chrF, mean": round(float(scores.mean()), 1),
+        "recordings": len(chosen),
+        "translations": len(rows),
+        "from states, s a second": round(float(states_s.sum() / seconds), 3),
+        "from audio": round(float(audio_s.sum() / seconds), 3),
+        "states / audio, median": round(float(np.median(states_s / audio_s)), 2),
+        "chrF of finals, mean": round(float(np.mean(scores)), 1),
     }
 
 
