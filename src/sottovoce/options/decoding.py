@@ -337,6 +337,8 @@ def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1)
 
     The block must occur more than `max_repeats` times, with at least `least` items in all.
     """
+    if not items or items[-1] not in items[-25:-1]:
+        return 0
     for period in range(1, min(24, len(items) // 2) + 1):
         n_same = 0
         while n_same + period < len(items) and items[-1 - n_same] == items[-1 - n_same - period]:

@@ -309,7 +309,7 @@ class CallBatcher:
         self._file_due_s = -math.inf
         self._clock = clock
         self.requests: tuple[Pending, ...] = ()
-        """Without results yet; replaced, never changed, so that other threads may read it."""
+        """Without results yet, in order; replaced, never changed, so that other threads may read it."""
         self._forget()
 
     def _forget(self) -> None:
@@ -350,7 +350,7 @@ class CallBatcher:
         return self.n_files < self.batching.files
 
     def submit(self, request: Pending) -> None:
-        self.requests = (*self.requests, request)
+        self.requests = tuple(sorted((*self.requests, request), key=lambda request: request.order))
 
     def round(self) -> Priority | None:
         """Run the available live calls: one encoder call, the probes, one decoding step.
@@ -382,9 +382,7 @@ class CallBatcher:
         return Priority.LIVE if kinds else None
 
     def _in_order(self, priority: Priority) -> list[Pending]:
-        waiting = (request for request in self.requests if not request.is_done)
-        of_priority = (request for request in waiting if request.priority is priority)
-        return sorted(of_priority, key=lambda request: request.order)
+        return [each for each in self.requests if each.priority is priority and not each.is_done]
 
     def _admit(self, pending: Pending, batches: RunningBatches, key: Hashable) -> None:
         call = pending.call

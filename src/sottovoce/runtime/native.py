@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import sottovoce_kernels as kernels
 from sottovoce_kernels.alignatt import N_COLUMNS, AlignAtt, end_step
 
@@ -436,8 +437,10 @@ class NativeRows:
         state, kept = self._statistics, _Statistics.zeros(n_kept, n_heads, longest)
         frames, forbidden = np.empty(n_rows, np.int32), self._forbidden
         best, tokens = np.full((n_rows, n_best), FORBIDDEN, np.float32), np.zeros((n_rows, n_best), np.int32)
-        arrays = (rows, attention, state.sums, state.n_tokens, self._scratch.sums, kept.sums, kept.n_tokens)
-        arrays += (logits, forbidden, frames, best, tokens)
+        arrays: Sequence[npt.NDArray[np.generic]] = (
+            *(rows, attention, state.sums, state.n_tokens, self._scratch.sums, kept.sums, kept.n_tokens),
+            *(logits, forbidden, frames, best, tokens),
+        )
         end_step(
             AlignAtt(
                 *(n_rows, n_heads, n_tokens, longest, state.n_frames, longest),

@@ -86,7 +86,9 @@ class MelBuffer:
 
     def __init__(self, n_mels: int, start_sample: int) -> None:
         self._stream = MelStream(n_mels)
-        self._frames = np.zeros((n_mels, 0), np.float32)
+        self._memory = np.zeros((n_mels, 0), np.float32)
+        """The frames, and room for more behind them."""
+        self._n_frames = 0
         self._waiting: list[Samples] = []
         self.start_sample = start_sample
         self.end_sample = start_sample
@@ -98,18 +100,27 @@ class MelBuffer:
     def frames(self, *, final: bool = False, until_sample: int | None = None) -> Floats:
         """Return the frames (n_mels, n) up to a sample; final: also the last ones, padded with silence."""
         if self._waiting:
-            new = self._stream.push(np.concatenate(self._waiting))
-            self._frames = np.concatenate((self._frames, new), axis=1)
+            self._add(self._stream.push(np.concatenate(self._waiting)))
             self._waiting.clear()
         if final:
-            self._frames = np.concatenate((self._frames, self._stream.finish()), axis=1)
-        if until_sample is None:
-            return self._frames
-        return self._frames[:, : max(0, until_sample - self.start_sample) // HOP_SAMPLES]
+            self._add(self._stream.finish())
+        n_frames = self._n_frames
+        if until_sample is not None:
+            n_frames = min(n_frames, max(0, until_sample - self.start_sample) // HOP_SAMPLES)
+        return self._memory[:, :n_frames]
+
+    def _add(self, new: Floats) -> None:
+        before, self._n_frames = self._n_frames, self._n_frames + new.shape[1]
+        if self._n_frames > self._memory.shape[1]:
+            larger = np.empty((len(new), 2 * self._n_frames), np.float32)
+            larger[:, :before] = self._memory[:, :before]
+            self._memory = larger
+        self._memory[:, before : self._n_frames] = new
 
     def cut(self, start_sample: int) -> None:
-        self.frames()
-        n_frames = max(0, start_sample - self.start_sample) // SAMPLES_PER_FRAME
-        n_frames = min(n_frames, self._frames.shape[1] // MELS_PER_FRAME)
-        self._frames = self._frames[:, n_frames * MELS_PER_FRAME :].copy()
-        self.start_sample += n_frames * SAMPLES_PER_FRAME
+        frames = self.frames()
+        n_cut = max(0, start_sample - self.start_sample) // SAMPLES_PER_FRAME
+        n_cut = min(n_cut, self._n_frames // MELS_PER_FRAME)
+        self._memory = frames[:, n_cut * MELS_PER_FRAME :].copy()
+        self._n_frames = self._memory.shape[1]
+        self.start_sample += n_cut * SAMPLES_PER_FRAME

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, groupby, pairwise, takewhile
 
 from sottovoce.options.decoding import count_repeated, is_silence
@@ -43,7 +44,12 @@ class HypothesisWord:
 
     @property
     def letters(self) -> str:
-        return "".join(filter(str.isalnum, self.word.word.casefold()))
+        return letters_of(self.word.word)
+
+
+@lru_cache(maxsize=1 << 14)  # an update compares all committed words of the window
+def letters_of(word: str) -> str:
+    return "".join(filter(str.isalnum, word.casefold()))
 
 
 @dataclass(frozen=True, slots=True)
