@@ -59,6 +59,7 @@ from sottovoce.text.files import writing
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
 from sottovoce.types import (
     SAMPLE_RATE,
+    AudioChunk,
     Event,
     Final,
     LanguageChanged,
@@ -71,7 +72,6 @@ from sottovoce.types import (
 )
 
 if TYPE_CHECKING:
-    from sottovoce.audio.io import AudioChunk
     from sottovoce.recogniser import Recogniser
     from sottovoce.streaming.live_session import LiveSession
     from sottovoce.streaming.sources import SourcesSession
@@ -319,8 +319,8 @@ def source_pieces(
                     microphone = stack.enter_context(Microphone(device, chunk_s=chunk_s))
                     say_on_terminal(f"listening (Ctrl-C ends): {microphone.name}")
                     readers.append(microphone)
-            for chunks in itertools.zip_longest(*readers):
-                pieces = [np.zeros(0, np.float32) if chunk is None else chunk.samples for chunk in chunks]
+            for parts in itertools.zip_longest(*readers):
+                pieces = [np.zeros(0, np.float32) if chunk is None else chunk.samples for chunk in parts]
                 longest = max(map(len, pieces))
                 together = np.stack([np.pad(each, (0, longest - len(each))) for each in pieces], axis=1)
                 yield together if sources else together[:, 0]
