@@ -94,7 +94,11 @@ class SourcesSession:
     def on_window(self, add: Callable[[AudioWindow, str | None], None]) -> None:
         """Call a function with each window that is decoded, and the name of its source."""
         for source, session in zip(self.sources, self._sessions, strict=True):
-            session.on_window(lambda window, source=source: add(window, source))
+
+            def add_of_source(window: AudioWindow, source: str = source) -> None:
+                add(window, source)
+
+            session.on_window(add_of_source)
 
     def discard(self) -> None:
         for session in self._sessions:
