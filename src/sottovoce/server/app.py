@@ -193,6 +193,8 @@ class RequestLogMiddleware:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        # Clients join an address that ends in a slash and a path.
+        scope["path"] = "/" + scope["path"].lstrip("/")
         is_socket = scope["type"] == "websocket"
         method = "WEBSOCKET" if is_socket else shown_method(scope["method"])
         began_s, headers = time.monotonic(), Headers(scope=scope)
