@@ -300,3 +300,4 @@ def test_a_resume_file_that_cannot_be_used_ends_no_job(
 def test_long_hotwords_are_no_file(tmp_path: Path, call: Call) -> None:
     terms = ", ".join(["word"] * 50)
     call("transcribe", CLIP, *FAST_ODD, "-l", "en", "-f", "srt", "-o", tmp_path, "--hotwords", terms)
+    assert [file.name for file in tmp_path.iterdir()] == ["en.srt"]

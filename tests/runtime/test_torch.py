@@ -73,6 +73,8 @@ def test_logits_may_be_written_to() -> None:
     result = read(backend, encoded, TOKENS, capture=backend.alignment_heads)
     result.logits[0, 0, :10] = -np.inf
     result.attention[..., 0] = 0
+    assert np.isneginf(result.logits[0, 0, :10]).all()
+    assert not result.attention[..., 0].any()
 
 
 @pytest.mark.cuda
