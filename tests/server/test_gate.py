@@ -53,12 +53,14 @@ def test_no_other_key_does(locked: ServerThread, key: str) -> None:
     assert key not in answer.text or key == "x"
 
 
-@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/static/app.js"])
+@pytest.mark.parametrize("path", ["/", "//", "/health", "/ready", "/static/app.js"])
 def test_the_page_and_the_state_of_health_need_no_key(locked: ServerThread, path: str) -> None:
     assert httpx.get(locked.url + path).status_code == 200
 
 
-@pytest.mark.parametrize("path", [MODELS, "/metrics", TRANSCRIPTIONS, "/v1/nothing", "//", "/static"])
+@pytest.mark.parametrize(
+    "path", [MODELS, "/metrics", TRANSCRIPTIONS, "/v1/nothing", "//v1/models", "/static"]
+)
 def test_everything_else_does(locked: ServerThread, path: str) -> None:
     assert httpx.get(locked.url + path).status_code == 401
 
