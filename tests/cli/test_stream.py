@@ -281,9 +281,16 @@ def test_a_terminal_shows_colours_and_dims_what_may_change() -> None:
     assert "\x1b[0m\x1b[35mhallo" in shown
 
 
-def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: Path) -> None:
-    """The live command hears no end on standard input, and SIGTERM is one. Each utterance has one final."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_termination_ends_the_recording_and_what_was_heard_is_said(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """The live command hears no end on standard input, and SIGTERM is one. Each utterance has one final.
+
+    SIGKILL: so has each whose final is there, and the words and the audio so far are.
+    """
     pcm = (load_audio(CLIP) * 32768).clip(-32768, 32767).astype("<i2").tobytes()
+    pcm += bytes(2 * 32_000) + pcm
     heard = tmp_path / "heard.wav"
     command = [sys.executable, "-m", "sottovoce", "stream", "-", *QUICK, "-l", "en", "--jsonl"]
     process = subprocess.Popen(
@@ -298,16 +305,25 @@ def test_a_termination_ends_the_recording_and_what_was_heard_is_said(tmp_path: P
         assert process.stderr is not None
         process.stdin.write(pcm)
         process.stdin.flush()
-        first = process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        rest, error = process.stdout.read(), process.stderr.read()
-    assert process.returncode == 143
-    assert error == b"terminated: transcribing the rest\n"
-    events = [json.loads(line) for line in [first, *rest.splitlines()]]
+        lines = [process.stdout.readline()]
+        while lines[-1] and b'"speech_ended"' not in lines[-1]:
+            lines.append(process.stdout.readline())
+        process.send_signal(number)
+        lines += process.stdout.readlines()
+        error = process.stderr.read()
+    is_killed = number == signal.SIGKILL
+    assert process.returncode == (-number if is_killed else 143)
+    assert error == (b"" if is_killed else b"terminated: transcribing the rest\n")
+    events = [json.loads(line) for line in lines if line.endswith(b"\n")]
     partials, finals = ([event for event in events if event["type"] == kind] for kind in ("partial", "final"))
+    n_finals = len(finals) if is_killed else len({event["utterance"] for event in partials})
+    numbers = sorted({event["utterance"] for event in partials})[:n_finals]
+    assert [event["utterance"] for event in finals] == numbers
     committed = [word for event in finals for word in event["committed"]]
-    assert committed == [word for event in partials for word in event["words"]] != []
-    assert [event["utterance"] for event in finals] == sorted({event["utterance"] for event in partials})
+    assert committed == [
+        word for event in partials if event["utterance"] in numbers for word in event["words"]
+    ]
+    assert any(event["words"] for event in partials)
     with wave.open(str(heard)) as file:
         assert file.getnframes() > 0
 

@@ -457,13 +457,16 @@ def test_it_stretches_under_load_and_comes_back() -> None:
     now_s = live(controller, 0.0, 10.0, busy=0.7, wait_s=0.05)
     assert controller.interval_s == 0.25
     assert not controller.is_greedy
+    assert controller.has_spare_time
     now_s = live(controller, now_s, JUDGED_EVERY_S + 0.3, busy=1.0, wait_s=0.4)
     assert controller.interval_s == 0.25
+    assert not controller.has_spare_time
     assert controller.is_greedy, "a smaller beam comes before a longer interval"
     assert not controller.is_stretched
     now_s = live(controller, now_s, 2 * JUDGED_EVERY_S, busy=1.0, wait_s=0.4)
     assert controller.interval_s == 0.5
     assert controller.is_stretched
+    assert not controller.has_spare_time
     now_s = live(controller, now_s, JUDGED_EVERY_S, busy=1.0, wait_s=3.0)
     assert controller.interval_s == 0.5, "what piled up before is worked off first"
     now_s = live(controller, now_s, 20.0, busy=1.0, wait_s=3.0)
@@ -473,6 +476,7 @@ def test_it_stretches_under_load_and_comes_back() -> None:
     live(controller, now_s, 30.0, busy=0.1, wait_s=0.0)
     assert controller.interval_s == 0.25
     assert not controller.is_greedy
+    assert controller.has_spare_time
 
 
 def test_busy_without_a_queue_is_no_reason() -> None:

@@ -13,6 +13,7 @@ from wyoming.event import Event
 
 from sottovoce.api import Model
 from sottovoce.offline.transcription import UtteranceTranscription
+from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.types import Samples, Word
 from tests.server.conversation import connected, received, say
 from tests.server.servers import CLIPS, ServerThread, serving, wait_until
@@ -53,6 +54,20 @@ def test_a_final_of_the_protocol_has_both_texts(reading: ServerThread) -> None:
     assert [final["utterance"] for final in finals] == [final["utterance"] for final in committed]
     texts = [[part["text"] for part in spoken(each, "partial")] for each in (messages, before)]
     assert texts[0] == texts[1]
+
+
+def test_a_machine_without_time_to_spare_keeps_the_committed_words(
+    nano: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UtteranceTranscription, "words", raising)
+    monkeypatch.setattr(UpdateIntervalController, "note_work", lambda self, *_: None)
+    with serving(nano) as server:
+        server.services.registry.schedulers[0].worker.interval_controller.has_spare_time = False
+        messages, _, _ = talk(server, AUDIO, query=READ[1:])
+    finals = spoken(messages, "final")
+    assert finals
+    assert not any(final["read"] or final["revised"] for final in finals)
+    assert [final["committed"] for final in finals] == [final["words"] for final in finals]
 
 
 def raising(self: object, *_: object) -> tuple[Word, ...]:

@@ -27,6 +27,8 @@ class UpdateIntervalController:
         self._busy_s = 0.0
         self._waits_s: list[float] = []
         self._was_just_changed = False
+        self.has_spare_time = True
+        """Whether updates come at the shortest interval and did not wait, when that was last judged."""
 
     @property
     def interval_s(self) -> float:
@@ -56,13 +58,17 @@ class UpdateIntervalController:
             self._level = self._judged(self._busy_s / passed_s)
         # The backlog before a change is worked off after it, and is no evidence about the new interval.
         self._was_just_changed = self._level != before
+        self.has_spare_time = not (self._is_late or self.is_stretched)
         self._since_s, self._busy_s, self._waits_s = now_s, 0.0, []
 
-    def _judged(self, busy: float) -> int:
+    @property
+    def _is_late(self) -> bool:
         wait_s = sum(self._waits_s) / max(1, len(self._waits_s))
-        is_late = wait_s > LATE * self.interval_s
-        if busy > BUSY and is_late:
+        return wait_s > LATE * self.interval_s
+
+    def _judged(self, busy: float) -> int:
+        if busy > BUSY and self._is_late:
             return min(self._level + 1, self._most)
-        if busy < IDLE and not is_late:
+        if busy < IDLE and not self._is_late:
             return max(self._level - 1, 0)
         return self._level

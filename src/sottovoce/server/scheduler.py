@@ -511,7 +511,9 @@ class SessionHandle:
             runtime=self._caller,
             final_runtime=(final.worker if final else self._worker).runtime.caller(Priority.FILE),
         )
-        session.on_finals(self._call_on_finals)
+        # Without time to spare the second pass would delay live words.
+        controller = self._worker.interval_controller
+        session.on_finals(self._call_on_finals, lambda: controller.has_spare_time)
         session.on_window(self._add_window)
         return session
 

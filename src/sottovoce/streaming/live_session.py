@@ -382,10 +382,14 @@ class LiveSession(ABC):
             self._second_pass.wait(wait_s)
         return self._in_sequence(self._second_pass.finals(self._schedule.now_s))
 
-    def on_finals(self, notify: Callable[[], None]) -> None:
-        """Call a function, in any thread, whenever `finals` may return one."""
+    def on_finals(self, notify: Callable[[], None], has_time: Callable[[], bool] = lambda: True) -> None:
+        """Call a function, in any thread, whenever `finals` may return one.
+
+        has_time: whether an utterance that ends now is read; otherwise its final has the committed words.
+        """
         if self._second_pass is not None:
             self._second_pass.notify = notify
+            self._second_pass.has_time = has_time
 
     def on_window(self, add: Callable[[AudioWindow], None]) -> None:
         """Call a function, in the thread of `push`, with each window of encoder states that is decoded.

@@ -91,6 +91,8 @@ class SecondPass:
         self._thread = ThreadPoolExecutor(1, "sottovoce-second-pass")
         self.notify: Callable[[], None] = lambda: None
         """Called in the thread when an utterance was read."""
+        self.has_time: Callable[[], bool] = lambda: True
+        """Whether an utterance that ends now is read."""
         self._readings: deque[_Reading] = deque()
         self._is_closed = False
         self._buffer = AudioBuffer()
@@ -157,7 +159,7 @@ class SecondPass:
         elif len(unread) > 1:
             wait([unread[0].words])
         stopped, words = threading.Event(), Future[tuple[Word, ...] | None]()
-        if self._is_closed:
+        if self._is_closed or not self.has_time():
             words.set_result(None)
         else:
             start = min(max(self._start, self._buffer.start), end)

@@ -87,9 +87,9 @@ class SourcesSession:
     def finalize(self) -> list[Event]:
         return self._of_all(lambda _, session: session.finalize())
 
-    def on_finals(self, notify: Callable[[], None]) -> None:
+    def on_finals(self, notify: Callable[[], None], has_time: Callable[[], bool] = lambda: True) -> None:
         for session in self._sessions:
-            session.on_finals(notify)
+            session.on_finals(notify, has_time)
 
     def on_window(self, add: Callable[[AudioWindow, str | None], None]) -> None:
         """Call a function with each window that is decoded, and the name of its source."""
