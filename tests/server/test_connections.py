@@ -42,6 +42,7 @@ def is_closed(client: socket.socket) -> bool:
         b"GET / HT",
         b"GET / HTTP/1.1\r\nhost: a\r\n",
         b"GET /v1/live HTTP/1.1\r\nupgrade: websocket\r\n",
+        b"\r\n\r\n",
     ],
 )
 def test_a_head_that_does_not_come_ends_its_connection(beginning: bytes) -> None:
@@ -288,14 +289,15 @@ def test_what_is_no_http_is_refused_at_once() -> None:
         raise AssertionError
 
     with answering(app, ServerLimits(head_s=60.0)) as (_, address):
-        for beginning in (
-            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-            b'{"type": "describe"}\n',
-            b"get / ",
+        for beginning, status in (
+            (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"400"),
+            (b'{"type": "describe"}\n', b"400"),
+            (b"get / ", b"400"),
+            (b"CONNECT a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n", b"405"),
         ):
             with socket.create_connection(address, timeout=10) as client:
                 client.sendall(beginning)
-                assert client.recv(1_000).startswith(b"HTTP/1.1 400")
+                assert client.recv(1_000).startswith(b"HTTP/1.1 " + status)
 
 
 def test_a_handshake_may_take_as_long_as_a_model_is_loaded() -> None:

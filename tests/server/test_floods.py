@@ -135,9 +135,14 @@ def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(locked: Serv
         assert rest(client).count(b"HTTP/1.1 200 OK") == 51
 
 
-def test_an_upgrade_to_another_protocol_is_ignored(locked: ServerThread) -> None:
-    """Java's client offers HTTP/2 with its first request; its body belongs to the request."""
-    offer = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEA\r\n"
+@pytest.mark.parametrize(
+    "protocol", ["h2c\r\nhttp2-settings: AAEA", "websocket\r\nsec-websocket-version: 13"]
+)
+def test_an_upgrade_to_another_protocol_is_ignored(locked: ServerThread, protocol: str) -> None:
+    """Java's client offers HTTP/2 with its first request; its body belongs to the request. A WebSocket begins
+    with GET.
+    """
+    offer = f"connection: Upgrade, HTTP2-Settings\r\nupgrade: {protocol}\r\n"
     begun = head("/v1/listen", KEY, offer, "content-length: 5\r\n", method="POST") + b"hello"
     with opened(locked, begun + head("/ready", "connection: close\r\n")) as client:
         answer = rest(client)

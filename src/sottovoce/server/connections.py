@@ -24,6 +24,7 @@ from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.exceptions import InvalidState
+from websockets.frames import DATA_OPCODES, Frame
 
 from sottovoce.server.live import HAS_HUNG_UP
 from sottovoce.server.settings import ServerLimits, ServerSettings
@@ -38,13 +39,12 @@ FRAMING_BYTES_PER_S = 512
 logger = logging.getLogger(__name__)
 RECEIVE_BYTES = 64 * 1024
 """The system's receive buffer of a WebSocket; a ping waits behind all of it."""
-PIECE_BYTES = 8 * 1024
-"""At most 1,400 chunks, about 2 ms."""
-TURN_BYTES, TURN_FRAMES = 64 * 1024, 64
-"""Most data of one turn of a connection: about 1 ms."""
+PIECE_BYTES, FRAMES_PIECE_BYTES = 8 * 1024, 1024
+"""Data of one turn of a connection: at most 1,400 chunks or 170 frames, about 2 ms."""
 TURN_S = 0.002
-FRAMING_COST = 32
 REST_RATIO = 3.0
+FRAME_BYTES = 6
+"""Of framing, for a masked frame with less than 126 bytes (RFC 6455, 5.2)."""
 LINGER_S, LINGER_BYTES = 5.0, 64_000_000
 """Time that a connection with an unread request stays open while its client reads nothing of the answer, and
 data dropped meanwhile. Closing at once would reset it, and lose the answer.
@@ -52,6 +52,7 @@ data dropped meanwhile. Closing at once would reset it, and lose the answer.
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 HEAD_BEGIN = re.compile(rb"[A-Z\r\n]")
 """Of a method, or an empty line before it; the parser refuses anything else, such as TLS, at once."""
+UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:[^\r\n]*", re.IGNORECASE)
 OTHER_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:(?![ \t]*websocket[ \t]*\r\n)[^\r\n]*", re.IGNORECASE)
 """The header of an upgrade to another protocol than WebSockets (Java's clients offer HTTP/2). Servers may
 ignore it (RFC 9110, 7.8); httptools would end the request.
@@ -85,48 +86,39 @@ class FramingDebt:
 
 
 class MeteredHttp(HttpToolsProtocol):
-    """uvicorn's protocol of requests; counts them and their payload.
+    """uvicorn's protocol of requests; counts their payload.
 
-    An answer closes the connection if the body has not arrived by then. is_tunnel: the request wants another
-    protocol, and is no GET.
+    An answer closes the connection if the body has not arrived by then.
     """
 
     transport: Connection
     is_in_message = False
-    is_tunnel = False
-    n_requests = 0
     n_payload = 0
     _keeps_alive = False
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a whole request awaits the end of its answer."""
+        return not (self.is_in_message or self.cycle is None or self.cycle.response_complete)
 
     def on_message_begin(self) -> None:
         self.is_in_message = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self.n_requests += 1
-        self.is_tunnel = self.parser.should_upgrade() and self.parser.get_method() != b"GET"
-        if self.is_tunnel:
-            return
         super().on_headers_complete()
         if self.cycle is not None:
             self._keeps_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
 
     def on_body(self, body: bytes) -> None:
         self.n_payload += len(body)
-        if not self.is_tunnel:
-            super().on_body(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self.is_in_message = False
-        if self.is_tunnel:
-            return
         if self.cycle is not None and not self.cycle.response_started:
             self.cycle.keep_alive = self._keeps_alive
         super().on_message_complete()
-
-    def handle_websocket_upgrade(self) -> None:
-        if not self.is_tunnel:
-            super().handle_websocket_upgrade()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -134,53 +126,23 @@ class MeteredHttp(HttpToolsProtocol):
 
 
 class WebSocket(WebSocketsSansIOProtocol):
-    """uvicorn's protocol of WebSockets. It reads the next message when the last one was taken."""
+    """uvicorn's protocol of WebSockets; counts frames and their payload. It reads the next message when the
+    last one was taken.
+    """
+
+    n_frames = n_payload = 0
+
+    def handle_events(self) -> None:
+        frames = [event for event in self.conn.events if isinstance(event, Frame)]
+        self.n_frames += len(frames)
+        self.n_payload += sum(len(frame.data) for frame in frames if frame.opcode in DATA_OPCODES)
+        super().handle_events()
 
     def shutdown(self) -> None:
         """Close, also while the client's end of the connection is being awaited."""
         with suppress(InvalidState):
             super().shutdown()
         self.transport.close()
-
-
-class FrameMeter:
-    """Follows the frames of a WebSocket (RFC 6455, 5.2) without reading their payload."""
-
-    def __init__(self) -> None:
-        self._head = bytearray()
-        self._n_left = 0
-        self._is_control = False
-        self.n_payload = 0
-
-    def measure(self, data: bytes | bytearray, n_bytes: int, n_frames: int) -> int:
-        """Follow data up to a number of bytes and frames; return its length."""
-        at, end = 0, min(n_bytes, len(data))
-        while at < end and (n_frames > 0 or self._n_left):
-            if self._n_left:
-                n = min(self._n_left, end - at)
-                self._n_left -= n
-                self.n_payload += 0 if self._is_control else n
-            else:
-                n = min(self._n_head - len(self._head), end - at)
-                self._head += data[at : at + n]
-                if len(self._head) == self._n_head:
-                    self._begin()
-                    n_frames -= 1
-            at += n
-        return at
-
-    @property
-    def _n_head(self) -> int:
-        if len(self._head) < 2:
-            return 2
-        return 2 + {126: 2, 127: 8}.get(self._head[1] & 0x7F, 0) + (4 if self._head[1] & 0x80 else 0)
-
-    def _begin(self) -> None:
-        short = self._head[1] & 0x7F
-        size = {126: 2, 127: 8}.get(short, 0)
-        self._n_left = int.from_bytes(self._head[2 : 2 + size], "big") if size else short
-        self._is_control = bool(self._head[0] & 0x08)
-        self._head.clear()
 
 
 class ConnectionGate:
@@ -289,10 +251,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._data = bytearray()
         self._n_searched = 0
         """Leading bytes of the data without the end of a head."""
-        self._sockets: asyncio.Protocol | None = None
-        self._frames: FrameMeter | None = None
+        self._sockets: WebSocket | None = None
         self._debt = FramingDebt(MAX_HEAD_BYTES)
-        self._n_answered = 0
         self._has_written = False
         self._is_paused = False
         self._is_closing = False
@@ -367,9 +327,12 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         return self._inner
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._sockets = cast(asyncio.Protocol, protocol)
+        self._sockets = cast(WebSocket, protocol)
         if not self.is_closing():
-            self._begin_frames()
+            self._has_written = False
+            self._debt = FramingDebt(MAX_FRAMES_BYTES)
+            self._end_when_dead()
+            self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
 
     def is_closing(self) -> bool:
         return self._is_closing or self._transport.is_closing()
@@ -406,7 +369,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._transport.abort()
 
     def answered(self) -> None:
-        self._n_answered += 1
         self._has_written = False
         self._watch_head()
         self._continue()
@@ -418,9 +380,10 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def take_turn(self) -> bool:
         """Pass on the data of one turn; return whether there is more."""
-        n_left = TURN_BYTES
-        while n_left > 0 and (n_bytes := self._n_next()):
-            n_left -= self._forward_frames() if self._frames else self._forward_request(n_bytes)
+        if n_bytes := self._n_next():
+            piece = bytes(self._data[:n_bytes])
+            del self._data[:n_bytes]
+            self._forward_request(piece) if self._sockets is None else self._forward_frames(piece)
         is_more = self._n_next() > 0
         if self.is_closing():
             return False
@@ -436,14 +399,14 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     @property
     def _is_unanswered(self) -> bool:
-        if self._frames is not None:
-            return not self._has_written
-        return not self.http.is_in_message and self._n_answered < self.http.n_requests
+        return self.http.is_unanswered if self._sockets is None else not self._has_written
 
     def _n_next(self) -> int:
         if not self._data or self._is_paused or self._is_unanswered or self.is_closing():
             return 0
-        if self._frames is not None or self.http.is_in_message:
+        if self._sockets is not None:
+            return min(FRAMES_PIECE_BYTES, len(self._data))
+        if self.http.is_in_message:
             return min(PIECE_BYTES, len(self._data))
         head = HEAD_END.search(self._data, max(0, self._n_searched - 3), MAX_HEAD_BYTES)
         self._n_searched = len(self._data)
@@ -456,47 +419,33 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._refuse("431 Request Header Fields Too Large", "head: expected at most 64 kB")
         return 0
 
-    def _forward_request(self, n_bytes: int) -> int:
-        """Return the cost in bytes of a turn."""
-        http = self.http
-        n_requests, n_payload = http.n_requests, http.n_payload
-        piece = bytes(self._data[:n_bytes])
-        del self._data[:n_bytes]
-        http.data_received(piece if http.is_in_message else OTHER_UPGRADE.sub(b"", piece))
+    def _forward_request(self, piece: bytes) -> None:
+        http, n_payload = self.http, self.http.n_payload
+        if not http.is_in_message:
+            if piece.startswith(b"CONNECT "):
+                self._refuse("405 Method Not Allowed", "expected a request, got a tunnel")
+                return
+            piece = (OTHER_UPGRADE if piece.lstrip().startswith(b"GET ") else UPGRADE).sub(b"", piece)
+        http.data_received(piece)
+        if self._sockets is not None or self.is_closing():
+            return
+        if http.is_in_message or http.is_unanswered:
+            self._stop_timer()
         n_payload = http.n_payload - n_payload
-        n_framing = len(piece) - n_payload
-        if self._frames is None and not self.is_closing():
-            if http.n_requests > n_requests:
-                self._stop_timer()
-            self._debt.note(n_framing, n_payload, self._received_s)
-            if not http.is_in_message:
-                self._debt.clear()
-            if http.is_tunnel:
-                self._refuse("405 Method Not Allowed", "expected GET for a WebSocket, and no tunnel")
-            elif self._debt.is_too_large:
-                self._refuse("400 Bad Request", NO_PROGRESS)
-        return max(len(piece), FRAMING_COST * n_framing)
+        self._debt.note(len(piece) - n_payload, n_payload, self._received_s)
+        if not http.is_in_message:
+            self._debt.clear()
+        elif self._debt.is_too_large:
+            self._refuse("400 Bad Request", NO_PROGRESS)
 
-    def _begin_frames(self) -> None:
-        self._frames = FrameMeter()
-        self._has_written = False
-        self._debt = FramingDebt(MAX_FRAMES_BYTES)
-        self._end_when_dead()
-        self._set_option(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
-
-    def _forward_frames(self) -> int:
-        assert self._frames is not None
-        before = self._frames.n_payload
-        n_bytes = self._frames.measure(self._data, TURN_BYTES, TURN_FRAMES)
-        piece = bytes(self._data[:n_bytes])
-        del self._data[:n_bytes]
-        n_payload = self._frames.n_payload - before
-        self._debt.note(n_bytes - n_payload, n_payload, self._received_s)
+    def _forward_frames(self, piece: bytes) -> None:
+        assert self._sockets is not None
+        before = self._sockets.n_frames, self._sockets.n_payload
+        self._sockets.data_received(piece)
+        n_frames, n_payload = self._sockets.n_frames - before[0], self._sockets.n_payload - before[1]
+        self._debt.note(FRAME_BYTES * n_frames, n_payload, self._received_s)
         if self._debt.is_too_large:
             self._refuse("", NO_PROGRESS)
-        else:
-            self._inner.data_received(piece)
-        return TURN_BYTES
 
     def _set_option(self, level: int, name: int, value: int) -> None:
         if (where := self._transport.get_extra_info("socket")) is not None:
@@ -508,7 +457,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     def _refuse(self, status: str, reason: str) -> None:
         logger.warning("a connection was closed", extra={"cause": reason, "client": self._address})
         text = reason.encode()
-        if self._frames is not None:
+        if self._sockets is not None:
             self.write(b"\x88" + bytes([2 + len(text)]) + WS_1008_POLICY_VIOLATION.to_bytes(2, "big") + text)
         elif not self._has_written:
             head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: text/plain\r\n"
@@ -528,7 +477,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._end_when_stuck(LINGER_S)
 
     def _watch_head(self) -> None:
-        is_awaited = self._frames is None and not (self.http.is_in_message or self._is_unanswered)
+        is_awaited = self._sockets is None and not (self.http.is_in_message or self._is_unanswered)
         if is_awaited and self._data and self._timer is None:
             self._end_after(self._limits.head_s)
 

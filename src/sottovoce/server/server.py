@@ -26,6 +26,7 @@ import anyio
 import uvicorn
 from starlette.formparsers import MultiPartParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.recogniser import Recogniser
@@ -55,6 +56,7 @@ LIBRARIES: tuple[tuple[str, type, str], ...] = (
         "on_message_begin on_headers_complete on_body on_message_complete on_response_complete "
         "handle_websocket_upgrade parser cycle",
     ),
+    ("uvicorn", WebSocketsSansIOProtocol, "handle_events conn"),
     ("uvicorn", uvicorn.Server, "on_tick startup shutdown capture_signals handle_exit force_exit"),
     ("starlette", MultiPartParser, "on_headers_finished on_part_data max_part_size _current_part"),
 )
