@@ -136,7 +136,7 @@ def test_a_session_is_a_context_manager(model: Model) -> None:
         events += session.close()
     (final,) = [event for event in events if isinstance(event, sottovoce.Final)]
     assert final.text.startswith("The garden")
-    with pytest.raises(OptionError, match="options: expected LiveOptions or SessionOptions, got 'x'"):
+    with pytest.raises(OptionError, match="options: expected LiveOptions, got 'x'"):
         model.session(options="x")  # type: ignore[arg-type]
     assert repr(model) == f"Model('nano', {len(model.languages)} languages, {model.backend.runtime})"
 

@@ -17,8 +17,8 @@ from benchmarks.language.mixed_recordings import MixedRecording
 from sottovoce.api import Model, load_model
 from sottovoce.evaluation.latency import run_live
 from sottovoce.models.load import load_checkpoint, write_checkpoint
-from sottovoce.options.live import Finals, LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.streaming.options import Finals, LiveOptions
 from sottovoce.types import Samples
 
 BEAM_SIZE = 5

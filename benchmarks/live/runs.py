@@ -41,9 +41,8 @@ from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.latency import LiveRun, run_live
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
-from sottovoce.options.live import Finals, LiveOptions
 from sottovoce.recogniser import Recogniser
-from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.options import Finals, LiveOptions, StreamOptions
 from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Features, Samples, Word
 

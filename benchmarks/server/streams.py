@@ -25,9 +25,9 @@ from benchmarks.live.runs import spoken_on
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.wer import ScoredUtterance, score
-from sottovoce.options.live import Finals, LiveOptions, Switching
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.settings import Work
+from sottovoce.streaming.options import Finals, LiveOptions, Switching
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, SpeechEnded
 
 PUSH_S = 0.1

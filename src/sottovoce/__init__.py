@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from sottovoce.options.decoding import DecodingOptions as DecodingOptions
     from sottovoce.options.decoding import FallbackOptions as FallbackOptions
     from sottovoce.options.decoding import VadOptions as VadOptions
-    from sottovoce.options.live import LiveOptions as LiveOptions
     from sottovoce.options.transcribe import SpeakerOptions as SpeakerOptions
     from sottovoce.options.transcribe import TranscribeOptions as TranscribeOptions
     from sottovoce.options.transcribe import WriterOptions as WriterOptions
     from sottovoce.recogniser import Recogniser as Recogniser
+    from sottovoce.streaming.options import LiveOptions as LiveOptions
     from sottovoce.streaming.options import StreamOptions as StreamOptions
     from sottovoce.streaming.session import Session as Session
     from sottovoce.types import Event as Event
@@ -58,7 +58,7 @@ _HOMES = {
     "LanguageChanged": "sottovoce.types",
     "LanguageDetection": "sottovoce.decoding.decode",
     "LanguageSpan": "sottovoce.offline.pipeline",
-    "LiveOptions": "sottovoce.options.live",
+    "LiveOptions": "sottovoce.streaming.options",
     "Match": "sottovoce.alignment.phrases",
     "Model": "sottovoce.api",
     "Partial": "sottovoce.types",

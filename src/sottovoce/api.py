@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sottovoce.models.ctc_head import CtcHead
     from sottovoce.models.dims import EncoderMode
     from sottovoce.offline.transcriber import RecordingTranscriber, Transcriber
-    from sottovoce.streaming.options import SessionOptions
+    from sottovoce.streaming.options import LiveOptions
     from sottovoce.streaming.session import Session
 
 logger = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ class Model(Recogniser):
         options = self.options(TranscribeOptions(), language=languages)
         return transcriber_for(self.runtime, self.tokenizer, options, None)
 
-    def _live_options(self, options: SessionOptions, languages: str | Sequence[str]) -> SessionOptions:
+    def _live_options(self, options: LiveOptions, languages: str | Sequence[str]) -> LiveOptions:
         choice = LanguageChoice.parse(languages or None, self.languages)
         allowed = (choice.fixed,) if choice.fixed else choice.allowed or self.languages
         stream = options.stream
@@ -208,7 +208,7 @@ class Model(Recogniser):
             stream = replace(stream, fusion=self._fusion)
         return replace(options, languages=allowed, stream=stream)
 
-    def _session(self, options: SessionOptions, **parts: Any) -> Session:
+    def _session(self, options: LiveOptions, **parts: Any) -> Session:
         from sottovoce.streaming.session import Session
 
         return Session(self.backend, self.tokenizer, options, **parts)

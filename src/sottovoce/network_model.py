@@ -16,10 +16,10 @@ from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.ngram import load_ngram
 from sottovoce.offline.ctc_transcriber import CtcTranscriber
 from sottovoce.offline.transcriber import Arguments, SecondModel
-from sottovoce.options.live import LiveDecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.emissions import network_runtime
+from sottovoce.streaming.options import LiveOptions, StreamOptions
 from sottovoce.text.languages import LanguageChoice, language_codes
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from sottovoce.options.transcribe import AlignOptions
     from sottovoce.runtime.calls import Runtime
     from sottovoce.streaming.live_session import LiveSession
-    from sottovoce.streaming.options import SessionOptions
     from sottovoce.types import Task
 
 OF_WHISPER = ("initial_prompt", "max_context", "audio_ctx", "hallucination_silence_threshold", "with_english")
@@ -222,7 +221,7 @@ class CtcModel(Recogniser):
         timer = CtcTimer(self.network, rough.decoder)
         return TextAligner(timer, at_spaces, rough, rough.fixed_language, options)
 
-    def _live_options(self, options: SessionOptions, languages: str | Sequence[str]) -> SessionOptions:
+    def _live_options(self, options: LiveOptions, languages: str | Sequence[str]) -> LiveOptions:
         stream = options.stream
         refused = {
             "task 'translate'": stream.task == "translate",
@@ -236,12 +235,12 @@ class CtcModel(Recogniser):
         code = self._language(languages)
         return replace(options, languages=(code,) if code else self.languages)
 
-    def _session(self, options: SessionOptions, **parts: Any) -> LiveSession:
+    def _session(self, options: LiveOptions, **parts: Any) -> LiveSession:
         from sottovoce.streaming.ctc_session import CtcSession
 
         live = options.stream
         # The default is that of Whisper.
-        beam_size = self.beam_size if live.beam_size == LiveDecodingOptions().beam_size else live.beam_size
+        beam_size = self.beam_size if live.beam_size == StreamOptions().beam_size else live.beam_size
         decoder = self._decoder(None, live.static_prompt, beam_size)
         return CtcSession(self.network, decoder, options, languages=options.languages, **parts)
 

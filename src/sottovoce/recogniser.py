@@ -43,10 +43,9 @@ if TYPE_CHECKING:
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
     from sottovoce.options.decoding import VadStreamOptions
-    from sottovoce.options.live import Captions, Finals, LiveOptions, Switching
     from sottovoce.speakers.live_speakers import LiveSpeakers
     from sottovoce.streaming.live_session import LiveSession
-    from sottovoce.streaming.options import SessionOptions, StreamOptions
+    from sottovoce.streaming.options import Captions, Finals, LiveOptions, StreamOptions, Switching
     from sottovoce.streaming.second_pass import SecondPass
     from sottovoce.streaming.sources import SourcesSession
     from sottovoce.text.tokenizer import Tokenizer
@@ -454,12 +453,20 @@ class Recogniser(ABC):
         """
         from sottovoce.audio.vad import VadStream
         from sottovoce.speakers.live_speakers import make_live_speakers
-        from sottovoce.streaming.options import SessionOptions, vad_with_pauses
+        from sottovoce.streaming.options import LiveOptions, vad_with_pauses
 
         finals = "read" if final_model is not None else finals
-        chosen = SessionOptions.of(
-            options, switching=switching, vad=vad, captions=captions, finals=finals, stream=stream
-        )
+        if not isinstance(options, LiveOptions | None):
+            raise OptionError(f"options: expected LiveOptions, got {options!r:.60}")
+        arguments: dict[str, Any] = {
+            "switching": switching,
+            "vad": vad,
+            "captions": captions,
+            "finals": finals,
+            "stream": stream,
+        }
+        given = {name: value for name, value in arguments.items() if value is not None}
+        chosen = replace(options or LiveOptions(), **given)
         chosen = self._live_options(chosen, languages or chosen.languages)
         speakers = (chosen.speakers or None) if speakers is None else speakers
         second_pass, runtime = self._second_pass(chosen, final_model, runtime, final_runtime)
@@ -472,11 +479,11 @@ class Recogniser(ABC):
         )
 
     @abstractmethod
-    def _live_options(self, options: SessionOptions, languages: str | Sequence[str]) -> SessionOptions:
+    def _live_options(self, options: LiveOptions, languages: str | Sequence[str]) -> LiveOptions:
         """Return options of a session for this model, with its languages. Raises: OptionError."""
 
     @abstractmethod
-    def _session(self, options: SessionOptions, **parts: Any) -> LiveSession:
+    def _session(self, options: LiveOptions, **parts: Any) -> LiveSession:
         """Make a session. parts: its vad, speakers, runtime and second_pass."""
 
     def sources_session(self, sources: Sequence[str], **given: Any) -> SourcesSession:
@@ -507,7 +514,7 @@ class Recogniser(ABC):
 
     def _second_pass(
         self,
-        options: SessionOptions,
+        options: LiveOptions,
         final_model: Recogniser | None,
         runtime: Runtime | None,
         final_runtime: Runtime | None,

@@ -15,7 +15,8 @@ from sottovoce.models.backend import EncoderOutput, IncrementalResult, Increment
 from sottovoce.models.dims import BASE
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.options import LiveOptions
+from sottovoce.streaming.session import Session
 from sottovoce.types import Features
 from tests.offline.transcribing import TOKENIZER, Loud, at, transcribe, voice
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
@@ -102,7 +103,7 @@ def test_parts_in_several_languages_are_encoded_and_decoded_together() -> None:
 
 def test_an_update_of_a_live_session_takes_few_calls() -> None:
     session = Session(
-        Counting(spoken(SpokenLanguage("en", 0, 1500))), TOKENIZER, SessionOptions(languages=("en",))
+        Counting(spoken(SpokenLanguage("en", 0, 1500))), TOKENIZER, LiveOptions(languages=("en",))
     )
     updates = np.array_split(voice(WINDOW_S, (0, WINDOW_S)), round(WINDOW_S / 0.5))
     n_calls = python_calls(lambda: [session.push(update) for update in updates])

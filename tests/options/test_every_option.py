@@ -21,7 +21,6 @@ from sottovoce.options.decoding import (
     VadOptions,
     VadStreamOptions,
 )
-from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import ApiField, Option, changed, check_options, from_values, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.server.api import document
@@ -30,7 +29,7 @@ from sottovoce.server.apis.whisper_cpp import inference_request
 from sottovoce.server.app import APIS
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import FORM, LIVE, Fields, fields_of, read_field, read_form, schema_of
-from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.options import LiveOptions, StreamOptions
 from sottovoce.text.replacements import Replacements
 
 CONTEXT: dict[str, Any] = {"obj": Invocation(), "help_option_names": ["-h", "--help"]}
@@ -289,10 +288,7 @@ def test_a_parameter_of_the_vad_implies_it() -> None:
     assert (options.mode, options.vad) == ("vad", replace(WINDOW_VAD, overlap_s=0.1))
 
 
-FLAGS = [
-    option for option in (*options_of(LiveDecodingOptions), *options_of(VadStreamOptions)) if option.flags
-]
-OWNERS = {"LiveDecodingOptions": StreamOptions, "VadStreamOptions": VadStreamOptions}
+FLAGS = [option for option in (*options_of(StreamOptions), *options_of(VadStreamOptions)) if option.flags]
 FIELDS: dict[str, tuple[object, Any]] = {
     "languages": ("en,german", ("en", "de")),
     "switching": ("off", "off"),
@@ -322,7 +318,7 @@ def test_a_flag_of_live_speech_sets_its_field_as_python_does(option: Option) -> 
     value = value[0] if isinstance(value, tuple) else value
     words = [str(option.flags), f"{value}"]
     given = stream.make_context("stream", ["-", *words], help_option_names=["-h", "--help"]).params
-    owner = OWNERS[option.owner]
+    owner = {"StreamOptions": StreamOptions, "VadStreamOptions": VadStreamOptions}[option.owner]
     chosen = from_values(owner, given)
     assert getattr(chosen, option.field) == value != option.default
     assert chosen == changed(owner(), {option.key: value})
@@ -337,7 +333,6 @@ def test_a_field_of_the_protocol_sets_the_same(option: Option) -> None:
     assert with_changes(request, {"model": "nano"}).options == request.options
 
 
-def test_a_choice_holds_and_live_decoding_is_part_of_a_stream() -> None:
+def test_a_choice_holds() -> None:
     with pytest.raises(OptionError, match="switching: expected 'off' or 'restart', got 'often'"):
         LiveOptions(switching="often")  # type: ignore[arg-type]
-    assert StreamOptions.of(LiveDecodingOptions(frame_threshold=30)) == StreamOptions(frame_threshold=30)

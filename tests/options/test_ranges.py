@@ -25,7 +25,7 @@ from sottovoce.options.schema import Option, options_of
 from sottovoce.options.transcribe import SpeakerOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.batching import Batching
 from sottovoce.speakers.diarize import ClusteringDiarizer, make_diarizer
-from sottovoce.streaming.options import CommitOptions, SessionOptions, StreamOptions
+from sottovoce.streaming.options import CommitOptions, LiveOptions, StreamOptions
 from tests.speakers.tones import ToneSpeakers, ToneVoices
 
 SOURCE = Path(sottovoce.__file__).parent
@@ -102,16 +102,16 @@ TURNS = {"decoding": DecodingOptions(language="en", speaker_turns=True), "read_a
 REFUSED: tuple[tuple[type, Mapping[str, object], str], ...] = (
     (CommitOptions, {"commit_prob": -0.1}, "commit_prob"),
     (CommitOptions, {"agreed_s": nan}, "agreed_s"),
-    (SessionOptions, {"switch_certainty": 0.4}, "switch_certainty"),
-    (SessionOptions, {"switch_certainty": nan}, "switch_certainty"),
-    (SessionOptions, {"first_language_s": -1.0}, "first_language_s"),
+    (LiveOptions, {"switch_certainty": 0.4}, "switch_certainty"),
+    (LiveOptions, {"switch_certainty": nan}, "switch_certainty"),
+    (LiveOptions, {"first_language_s": -1.0}, "first_language_s"),
     (Batching, {"encoder_frames": 0}, "encoder_frames"),
     (Batching, {"max_length_ratio": 1.5}, "max_length_ratio"),
     (Batching, {"rows": 0}, "rows"),
     (StreamOptions, {"chunk_s": 6.0, "audio_max_len_s": 5.5, "audio_trim_s": 2.0}, "chunk_s"),
     (StreamOptions, {"encoder": EXACT, "tail_s": 5.0}, "tail_s: expected none where encoder is the full"),
-    (SessionOptions, {"languages": "en"}, "languages: expected a tuple"),
-    (SessionOptions, {"switching": "maybe"}, "switching"),
+    (LiveOptions, {"languages": "en"}, "languages: expected a tuple"),
+    (LiveOptions, {"switching": "maybe"}, "switching"),
     (ProbeOptions, {"width_s": 0.2, "min_width_s": 0.5}, "width_s"),
     (ProbeOptions, {"opening_s": 31.0}, "opening_s"),
     (EncoderMode, {"tail_s": -1.0}, "tail_s: expected 0 to 30 seconds, got -1.0"),

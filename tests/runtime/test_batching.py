@@ -49,8 +49,8 @@ from sottovoce.runtime.static_rows import RowPool
 from sottovoce.runtime.torch import TorchBackend
 from sottovoce.runtime.torch_encoder import eagerly
 from sottovoce.runtime.update_interval import INTERVALS_S, JUDGED_EVERY_S, UpdateIntervalController
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.options import LiveOptions, StreamOptions
+from sottovoce.streaming.session import Session
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Event, Features, Final, Partial, Samples, Word
 from tests.models import tiny
@@ -66,7 +66,7 @@ NARROW = Batching(encoder_frames=1)
 class Speaker:
     """Somebody who speaks: options, audio, and how much of it comes at a time."""
 
-    options: SessionOptions
+    options: LiveOptions
     audio: Samples
     chunk: int = 8000
 
@@ -116,9 +116,9 @@ def speakers() -> list[Speaker]:
     """Of every kind, and every length."""
     fast = ProbeOptions(1.0, 0.25, 0.25)
     greedy = replace(ALIGNATT, beam_size=1)
-    english = SessionOptions(("en",), switching="off", stream=greedy)
+    english = LiveOptions(("en",), switching="off", stream=greedy)
     beams = replace(english, stream=replace(ALIGNATT, beam_size=3))
-    several = SessionOptions(("en", "de", "es"), stream=greedy, probe=fast)
+    several = LiveOptions(("en", "de", "es"), stream=greedy, probe=fast)
     mixed = [*spoken("en", 6), *spoken("de", 7), *spoken("en", 4, seed=1)]
     return [
         Speaker(english, np.concatenate([silence(0.3), say(spoken("en", 9)), silence(1.0)])),
@@ -247,7 +247,7 @@ class Through(Runtime):
 
 
 def test_who_fails_harms_nobody_else() -> None:
-    options = SessionOptions(("en",), switching="off", stream=ALIGNATT)
+    options = LiveOptions(("en",), switching="off", stream=ALIGNATT)
     some = [Speaker(options, say(spoken("en", n, seed=n))) for n in (5, 12, 6)]
     model = Poisoned(2 * round(50 * 0.4 * 8))
     direct = DirectRuntime(model)

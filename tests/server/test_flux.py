@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.options.live import Finals
 from sottovoce.server.apis import flux
 from sottovoce.server.apis.flux import (
     LONGEST_HANGOVER_S,
@@ -28,6 +27,7 @@ from sottovoce.server.apis.flux import (
 from sottovoce.server.errors import ApiError
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.settings import ModelSettings
+from sottovoce.streaming.options import Finals
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 from tests.server.conversation import Message, exchanged, refusal
 from tests.server.servers import CLIPS, SECOND, ServerThread

@@ -20,7 +20,6 @@ from sottovoce.audio.io import load_audio
 from sottovoce.decoding.decode import WindowBatch
 from sottovoce.errors import OptionError
 from sottovoce.formats.document import event_document
-from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime import batching
 from sottovoce.runtime.batching import CallBatcher, Priority
@@ -29,6 +28,7 @@ from sottovoce.server.errors import ApiError
 from sottovoce.server.scheduler import Scheduler, SessionHandle, TranscriptionRequest
 from sottovoce.server.settings import ServerLimits, Work
 from sottovoce.server.worker import FAULTS_IN_A_ROW, Worker
+from sottovoce.streaming.options import LiveOptions
 from sottovoce.types import SAMPLE_RATE, Event, Final, Samples, Word
 from tests.server.servers import (
     CLIPS,

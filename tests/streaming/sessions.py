@@ -12,8 +12,8 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.streaming.audio_window import AudioWindow
-from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions, encoder_mode
+from sottovoce.streaming.options import CommitOptions, LiveOptions, StreamOptions
+from sottovoce.streaming.session import Session, encoder_mode
 from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
@@ -48,7 +48,7 @@ def session(
     """
     options.setdefault("probe", ProbeOptions(1.0, 0.25, 0.25))
     detector = VadStream(model=ToneDetector()) if vad else None
-    chosen = SessionOptions(languages=tuple(languages), **options)  # type: ignore[arg-type]
+    chosen = LiveOptions(languages=tuple(languages), **options)  # type: ignore[arg-type]
     return Session(model or backend(), TOKENIZER, chosen, vad=detector)
 
 
@@ -128,7 +128,7 @@ class Reading:
     ) -> None:
         self.backend = model or backend()
         self.runtime = Noting(self.backend)
-        chosen = SessionOptions((language,), switching="off", stream=options)
+        chosen = LiveOptions((language,), switching="off", stream=options)
         self.session = Session(self.backend, tokenizer, chosen, runtime=self.runtime)
         self.decoder = self.session._new_decoder(0, None)
         self.utterance = self.decoder.utterance

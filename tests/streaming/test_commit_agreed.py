@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sottovoce.streaming.commit_policy import Agreement, CommitPolicy, HypothesisWord
-from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.streaming.session import Session, Switching
+from sottovoce.streaming.options import CommitOptions, StreamOptions, Switching
+from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Event, Samples, Word
 from tests.runtime.fake import FakeBackend
 from tests.streaming.sessions import blank_window, finals_of, said_words, session, spoken, text, words_of

@@ -7,8 +7,8 @@ import pytest
 
 from sottovoce.formats.document import event_line
 from sottovoce.streaming.live_session import EventEmitter
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.options import LiveOptions, StreamOptions
+from sottovoce.streaming.session import Session
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.types import (
     Event,
@@ -161,7 +161,7 @@ def test_words_have_speakers_and_finals_have_them_all() -> None:
     audio = say(WORDS["en"][:8])
 
     def events_of(chunk: int) -> list[Event]:
-        options = SessionOptions(languages=("en",), switching="off", stream=ALIGNATT)
+        options = LiveOptions(languages=("en",), switching="off", stream=ALIGNATT)
         return listen(Session(backend(), TOKENIZER, options, speakers=one_speaker()), audio, chunk)
 
     events = events_of(8000)

@@ -11,8 +11,8 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.runtime.calls import DecodeCall, LanguageProbeCall
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.options import LiveOptions, StreamOptions
+from sottovoce.streaming.session import Session
 from sottovoce.types import Event, SpeechEnded, SpeechStarted
 from tests.runtime.noting import ExhaustedError, Noting
 from tests.speakers.somebody import OneVoice, Somebody, one_speaker
@@ -35,7 +35,7 @@ MIXED = np.concatenate([silence(0.5), say(FIRST), say(spoken("de", 9)), silence(
 def open_session(
     runtime: Noting, languages: Sequence[str] = ("en",), stream: StreamOptions = ALIGNATT
 ) -> Session:
-    options = SessionOptions(tuple(languages), stream=stream, probe=ProbeOptions(1.0, 0.25, 0.25))
+    options = LiveOptions(tuple(languages), stream=stream, probe=ProbeOptions(1.0, 0.25, 0.25))
     return Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), runtime=runtime)
 
 
@@ -107,7 +107,7 @@ def test_a_speaker_labeller_that_never_works_costs_labels_only(
         raise ExhaustedError
 
     monkeypatch.setattr(part, method, fail)
-    vad, options = VadStream(model=ToneDetector()), SessionOptions(("en",), stream=ALIGNATT)
+    vad, options = VadStream(model=ToneDetector()), LiveOptions(("en",), stream=ALIGNATT)
     session = Session(backend(), TOKENIZER, options, vad=vad, speakers=one_speaker())
     events, n_failed = listen(session, AUDIO)
     assert n_failed >= 1
@@ -156,7 +156,7 @@ def test_who_is_late_gets_one_update(seconds: float) -> None:
     audio, late = say(words), round(seconds * 16000)
     runtimes = [Noting(backend()), Noting(backend())]
     plain, newest = (
-        Session(backend(), TOKENIZER, SessionOptions(("en",), stream=ALIGNATT), runtime=runtime)
+        Session(backend(), TOKENIZER, LiveOptions(("en",), stream=ALIGNATT), runtime=runtime)
         for runtime in runtimes
     )
     events = newest.push(audio[:late], newest_only=True)
@@ -192,7 +192,7 @@ def test_a_busy_machine_decodes_updates_greedily_and_the_end_with_its_beam() -> 
         calls, runtime.done = runtime.done, []
         return {call.decoder.beam_size for call in calls if isinstance(call, DecodeCall)}
 
-    live = Session(backend(), TOKENIZER, SessionOptions(("en",)), runtime=runtime)
+    live = Session(backend(), TOKENIZER, LiveOptions(("en",)), runtime=runtime)
     words = spoken("en", 8)
     audio = say(words)
     events = live.push(audio, greedy=True)

@@ -26,8 +26,8 @@ from sottovoce.streaming.alignatt import (
     StopRules,
 )
 from sottovoce.streaming.audio_window import MelBuffer
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.options import LiveOptions, StreamOptions
+from sottovoce.streaming.session import Session
 from sottovoce.types import Samples
 from tests.runtime.reading import decoded
 from tests.streaming.sessions import Reading, changes_of, listen, said_words
@@ -49,7 +49,7 @@ def test_with_an_infinite_threshold_a_stream_is_the_offline_transcript(model: Mo
     stream = StreamOptions(
         frame_threshold=math.inf, encoder=EXACT, max_repeats=10_000, logprob_threshold=-math.inf
     )
-    session = Session(model.backend, model.tokenizer, SessionOptions((language,), stream=stream))
+    session = Session(model.backend, model.tokenizer, LiveOptions((language,), stream=stream))
     said = "".join(word.word for word in said_words(listen(session, audio, 4000)))
     assert said.strip() == offline.text
 
@@ -87,7 +87,7 @@ def test_the_probe_leaves_the_transcript_as_it_is_bit_by_bit(model: Model) -> No
 )
 def test_languages_are_followed_and_no_others_found(model: Model, names: str, languages: str) -> None:
     """The founders' tests: the demo's mixture, one file after the other, and each language by itself."""
-    live = Session(model.backend, model.tokenizer, SessionOptions(model.languages), vad=VadStream())
+    live = Session(model.backend, model.tokenizer, LiveOptions(model.languages), vad=VadStream())
     audio = np.concatenate([clip(name) for name in names.split()])
     assert [change.target for change in changes_of(listen(live, audio))] == languages.split()
 

@@ -19,7 +19,8 @@ from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.models.dims import EncoderMode
 from sottovoce.streaming.commit_policy import WordBuilder
-from sottovoce.streaming.session import Session, SessionOptions, Switching
+from sottovoce.streaming.options import LiveOptions, Switching
+from sottovoce.streaming.session import Session
 from sottovoce.streaming.utterance import PromptContext, UtteranceEncoder
 from sottovoce.text.tokenizer import Tokenizer
 from tests.streaming.sessions import TOKENIZER, listen, session, words_of
@@ -75,7 +76,7 @@ def test_what_sessions_share_is_made_once_and_the_rest_when_it_is_needed(
     read; words and prompts of a language are made when it is first spoken.
     """
     fake = backend()
-    options = SessionOptions(TOKENIZER.language_codes, switching=switching)
+    options = LiveOptions(TOKENIZER.language_codes, switching=switching)
     Session(fake, TOKENIZER, options, vad=VadStream())
     for owner in (PromptContext, WordBuilder):
         monkeypatch.setattr(owner, "__init__", refuse)
@@ -92,7 +93,7 @@ def test_the_first_session_computes_what_the_next_one_does(model: Model) -> None
     runs = []
     for _ in range(2):
         counting = Counting(model.backend)
-        listen(Session(counting, model.tokenizer, SessionOptions(("en",)), vad=VadStream()), audio)  # type: ignore[arg-type]
+        listen(Session(counting, model.tokenizer, LiveOptions(("en",)), vad=VadStream()), audio)  # type: ignore[arg-type]
         runs.append((counting.asked, counting.n_frames))
     assert runs[0] == runs[1]
     assert runs[0][1] > 0

@@ -17,10 +17,10 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.errors import OptionError
 from sottovoce.formats.document import event_document
 from sottovoce.offline import transcription
-from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.second_pass import ReadUtterance, SecondPass
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.session import Session
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Event, Partial, Samples, SpeechEnded, Word
 from tests.streaming.sessions import ALIGNATT, TOKENIZER, changes_of, finals_of, listen, session
@@ -49,7 +49,7 @@ def never(
 
 
 def two_passes(read: ReadUtterance, wait_s: float = math.inf, *languages: str) -> Session:
-    options = SessionOptions(languages=languages or ("en",), stream=ALIGNATT)
+    options = LiveOptions(languages=languages or ("en",), stream=ALIGNATT)
     vad, second_pass = VadStream(model=ToneDetector()), SecondPass(read, wait_s, max_pause_s=3.0)
     return Session(backend(), TOKENIZER, options, vad=vad, second_pass=second_pass)
 

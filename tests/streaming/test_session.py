@@ -12,8 +12,8 @@ import pytest
 from sottovoce.audio.vad import VadStream
 from sottovoce.errors import AudioError, OptionError, SessionClosedError
 from sottovoce.language.probe import ProbeOptions
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions, Switching
+from sottovoce.streaming.options import LiveOptions, StreamOptions, Switching
+from sottovoce.streaming.session import Session
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import (
     SAMPLE_RATE,
@@ -56,7 +56,7 @@ def mixed(
 
 def test_nothing_is_decoded_in_silence() -> None:
     model = FakeBackend(hear)
-    live = Session(model, TOKENIZER, SessionOptions(("en",)), vad=VadStream(model=ToneDetector()))
+    live = Session(model, TOKENIZER, LiveOptions(("en",)), vad=VadStream(model=ToneDetector()))
     assert listen(live, silence(20.0)) == []
     assert model.n_encoded == 0
 
@@ -253,7 +253,7 @@ def test_languages_are_checked() -> None:
         session(["en", "english"])
     english = Tokenizer.for_model(51864)
     with pytest.raises(OptionError, match="English-only"):
-        Session(backend(), english, SessionOptions(("en", "de")))
+        Session(backend(), english, LiveOptions(("en", "de")))
     assert Session(backend(), english).languages == ("en",)
 
 

@@ -15,8 +15,8 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.options.live import Finals
 from sottovoce.streaming.live_session import LiveSession
+from sottovoce.streaming.options import Finals
 from sottovoce.streaming.sources import SourcesSession
 from sottovoce.types import Event, Final, LanguageChanged, Partial, Samples
 from tests.audio.media import wav_bytes

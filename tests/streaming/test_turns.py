@@ -18,11 +18,12 @@ from sottovoce.streaming.options import (
     PAUSE_MS,
     USUAL_PAUSE_S,
     FittedTurnRule,
+    LiveOptions,
     StreamOptions,
     TextEnd,
     vad_with_pauses,
 )
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Event, Samples, SpeechEnded, SpeechStarted, TurnEnded
 from tests.runtime.fake import FakeBackend
 from tests.runtime.noting import Noting
@@ -49,7 +50,7 @@ class Fixed:
 
 
 def turns(rule: Fixed, model: FakeBackend | None = None, runtime: Noting | None = None) -> Session:
-    options = SessionOptions(("en",), stream=StreamOptions(turns=rule))
+    options = LiveOptions(("en",), stream=StreamOptions(turns=rule))
     vad = VadStream(vad_with_pauses(True), model=ToneDetector())
     return Session(model or backend(), TOKENIZER, options, vad=vad, runtime=runtime)
 
@@ -160,7 +161,7 @@ def test_being_asked_leaves_the_transcript_as_it_is() -> None:
     """A rule that is asked and does not end the turn, beside one that is not asked."""
     audio, _ = talk(0.4, 0.4, 2.0)
     events = listen(turns(Fixed(0.8)), audio)
-    options = SessionOptions(("en",))
+    options = LiveOptions(("en",))
     plain = VadStream(VadStreamOptions(hangover_ms=800.0), model=ToneDetector())
     others = listen(Session(backend(), TOKENIZER, options, vad=plain), audio)
     assert [word.word for word in said_words(events)] == [word.word for word in said_words(others)]

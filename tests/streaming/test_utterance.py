@@ -11,8 +11,8 @@ import pytest
 from sottovoce.audio.vad import VadStream
 from sottovoce.runtime.calls import DecodeCall, IncrementalEncodeCall, ModelCall
 from sottovoce.streaming.commit_policy import HypothesisWord
-from sottovoce.streaming.options import StreamOptions
-from sottovoce.streaming.session import Session, SessionOptions
+from sottovoce.streaming.options import LiveOptions, StreamOptions
+from sottovoce.streaming.session import Session
 from sottovoce.streaming.utterance import MAX_COMMITTED_TOKENS, LiveUtterance
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, LanguageChanged, Partial, Word
 from tests.runtime.fake import FakeBackend, Script, ScriptedToken
@@ -125,7 +125,7 @@ def prefixes(calls: Sequence[ModelCall[object]]) -> list[tuple[str, str, str]]:
 def test_an_initial_prompt_is_before_the_first_words_alone() -> None:
     """Through a change of language and pauses, short and long."""
     runtime = Noting(backend())
-    options = SessionOptions(("en", "de"), stream=StreamOptions(init_prompt="prelude"))
+    options = LiveOptions(("en", "de"), stream=StreamOptions(init_prompt="prelude"))
     live = Session(backend(), TOKENIZER, options, vad=VadStream(model=ToneDetector()), runtime=runtime)
     parts = [("en", 0.8), ("de", 5.0), ("de", 0.8), ("en", 1.0)]
     words = [spoken(language, 10, seed=i) for i, (language, _) in enumerate(parts)]
@@ -166,7 +166,7 @@ def hear_densely(mel: object, row: int = 0) -> Script:
 def test_dense_text_is_cut_by_its_tokens() -> None:
     """13 tokens a second, for 18 s: the decoder never runs full, and words come in time."""
     words = spoken("en", 60)
-    options = SessionOptions(("en",), stream=replace(ALIGNATT, max_repeats=10_000))
+    options = LiveOptions(("en",), stream=replace(ALIGNATT, max_repeats=10_000))
     live = Session(FakeBackend(hear_densely), TOKENIZER, options)
     most_committed, events = 0, []
     audio = say(words, word_s=0.24, gap_s=0.06)
@@ -215,7 +215,7 @@ def test_nothing_that_is_encoded_is_longer_than_what_may_be_held(how: str, beyon
     audio = say(spoken("en", 20)) if how == "pause" else hum
     for seconds in (6.0, 6.5, 7.5, 8.0):
         runtime = Noting(backend())
-        options = SessionOptions(("en",), switching="off", stream=held)
+        options = LiveOptions(("en",), switching="off", stream=held)
         detector = VadStream(model=ToneDetector()) if how == "pause" else None
         live = Session(backend(), TOKENIZER, options, vad=detector, runtime=runtime)
         live.push(audio[: round((seconds + beyond_s) * SAMPLE_RATE)])

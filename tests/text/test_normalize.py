@@ -19,7 +19,7 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.server.apis.openai_files import languages_of
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import read_code, read_languages
-from sottovoce.streaming.options import SessionOptions
+from sottovoce.streaming.options import LiveOptions
 from sottovoce.text import normalize
 from sottovoce.text.languages import (
     LANGUAGES,
@@ -146,7 +146,7 @@ def test_languages_are_taken_in_any_standard_and_kept_as_whispers_codes(tmp_path
     decoding = DecodingOptions(language="pt-BR", allowed_languages=("eng", "zh-Hans"))
     assert (decoding.language, decoding.allowed_languages) == ("pt", ("en", "zh"))
     assert TranscribeOptions(language_prior={"deu": -1.0}).language_prior == {"de": -1.0}
-    assert SessionOptions(languages=("eng", "pt_BR")).languages == ("en", "pt")
+    assert LiveOptions(languages=("eng", "pt_BR")).languages == ("en", "pt")
     assert LanguageChoice.parse("pt-BR,pt-PT,eng", language_codes()) == LanguageChoice(None, ("pt", "en"))
     assert Tokenizer.for_model(51865, language="por").language == "pt"
     assert ChatTranslator(cast(Chat, None), "pt-BR").target == "pt"

@@ -25,9 +25,9 @@ from sottovoce.errors import ManifestError
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
 from sottovoce.formats.output import writable_folder
 from sottovoce.options.decoding import FallbackOptions
-from sottovoce.options.live import Finals, LiveOptions
 from sottovoce.options.schema import Option, Values, from_values, options_of
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.streaming.options import Finals, LiveOptions
 from sottovoce.text.languages import UNSPACED, LanguageChoice
 
 if TYPE_CHECKING:

@@ -50,11 +50,11 @@ from sottovoce.formats.document import event_line, json_text
 from sottovoce.formats.files import format_of, save_transcript, writer_for
 from sottovoce.formats.output import label_of, writable_folder
 from sottovoce.options.decoding import VadStreamOptions
-from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Option, Values, from_values, options_of
 from sottovoce.options.text import TextOptions
 from sottovoce.options.transcribe import SpeakerOptions, check_speaker_names
 from sottovoce.runtime.update_interval import UpdateIntervalController
+from sottovoce.streaming.options import LiveOptions, StreamOptions
 from sottovoce.text.files import writing
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
 from sottovoce.types import (
@@ -128,7 +128,7 @@ LOG = click.Option(
     type=click.Path(dir_okay=False),
     help="Append a SimulEval-style line for each recording.",
 )
-LIVE = (*options_of(LiveOptions), *options_of(LiveDecodingOptions), *options_of(VadStreamOptions))
+LIVE = (*options_of(LiveOptions), *options_of(StreamOptions), *options_of(VadStreamOptions))
 POLICY = "When words are said"
 SECTIONS = {
     "Model": MODEL,

@@ -28,8 +28,7 @@ from sottovoce.offline.resume import (
 )
 from sottovoce.offline.transcriber import RecordingTranscriber, SecondModel, Segments
 from sottovoce.offline.windows import mel_frames, seconds_of
-from sottovoce.options.decoding import WINDOW_VAD, VadStreamOptions
-from sottovoce.options.live import LiveDecodingOptions
+from sottovoce.options.decoding import LONGEST_UTTERANCE_S, WINDOW_VAD, VadStreamOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import RunOnHost, Runtime
 from sottovoce.runtime.emissions import EmissionsCall
@@ -37,13 +36,11 @@ from sottovoce.text.languages import CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.types import Floats, Segment, Word
 
 PAUSE_S = VadStreamOptions().hangover_ms / 1000
-LONGEST_S = LiveDecodingOptions().longest_final_s
-"""Segments end where live speech becomes final, and at the end of every sentence."""
 
 
 @dataclass(slots=True)
 class SegmentBuilder:
-    """Joins words to segments, which end at pauses, at ends of sentences, and after `LONGEST_S`."""
+    """Joins words to segments, which end at pauses, at ends of sentences, and after `LONGEST_UTTERANCE_S`."""
 
     language: str
     words: list[Word] = field(default_factory=list)
@@ -62,7 +59,7 @@ class SegmentBuilder:
     def _ends_before(self, word: Word) -> bool:
         first, last = self.words[0], self.words[-1]
         is_sentence = last.word.rstrip(CLOSING_MARKS).endswith(SENTENCE_ENDS)
-        return is_sentence or word.start - last.end >= PAUSE_S or word.end - first.start > LONGEST_S
+        return is_sentence or word.start - last.end >= PAUSE_S or word.end - first.start > LONGEST_UTTERANCE_S
 
     def _segment(self) -> Segment:
         words, self.words = tuple(self.words), []

@@ -492,6 +492,10 @@ WINDOW_VAD = VadOptions(min_silence_ms=160.0, max_speech_s=30.0, speech_pad_ms=2
 """
 
 
+LONGEST_UTTERANCE_S = 30.0
+"""Speech without a pause ends after so many seconds: the window of Whisper."""
+
+
 @dataclass(frozen=True, slots=True)
 class VadStreamOptions:
     """How speech probabilities become starts and ends of speech in a stream.

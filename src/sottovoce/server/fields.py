@@ -18,10 +18,10 @@ from starlette.requests import HTTPConnection
 
 from sottovoce.formats.document import Json
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions, VadStreamOptions
-from sottovoce.options.live import Finals, LiveDecodingOptions, LiveOptions
 from sottovoce.options.schema import Api, ApiField, Kind, Option, Values, options_of
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value
+from sottovoce.streaming.options import Finals, LiveOptions, StreamOptions
 from sottovoce.text.languages import find_language
 
 FORMATS = ("json", "text", "srt", "verbose_json", "vtt", "diarized_json")
@@ -453,7 +453,7 @@ TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string", "maxLengt
 LIVE: tuple[Option, ...] = (
     MODEL,
     *options_of(LiveOptions),
-    *options_of(LiveDecodingOptions),
+    *options_of(StreamOptions),
     *options_of(VadStreamOptions),
     *LIVE_REQUEST,
 )

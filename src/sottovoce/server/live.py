@@ -32,7 +32,6 @@ from sottovoce.audio.io import Source, load_audio
 from sottovoce.audio.samples import FloatMixer, check_floats
 from sottovoce.errors import AudioError
 from sottovoce.formats.document import Json, json_text
-from sottovoce.options.live import LiveOptions
 from sottovoce.server.api import error_answer
 from sottovoce.server.auth import ApiKey
 from sottovoce.server.errors import UNAVAILABLE, ApiError, invalid_value, logged_api_error, to_api_error
@@ -40,6 +39,7 @@ from sottovoce.server.fields import MAX_RATE, MIN_RATE
 from sottovoce.server.scheduler import InputQueue, Scheduler, SessionHandle
 from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.settings import ServerLimits
+from sottovoce.streaming.options import LiveOptions
 from sottovoce.types import SAMPLE_RATE, Event, Samples
 
 SAMPLE_BYTES: dict[str, int] = {"s16le": 2, "f32le": 4, "mulaw": 1, "alaw": 1}

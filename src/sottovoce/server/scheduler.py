@@ -26,7 +26,6 @@ from sottovoce.errors import OptionError
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DeferralOptions
-from sottovoce.options.live import LiveOptions
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions, TranscribeOptions, parse_speakers
 from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.batching import Caller, Priority
@@ -37,6 +36,7 @@ from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.live_session import LiveSession
+from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.sources import SourcesSession
 from sottovoce.text.filters import TextFilter
 from sottovoce.text.replacements import Replacements

@@ -19,12 +19,11 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.network import AcousticModel, EmissionStream, new_words, spaced
 from sottovoce.ctc.search import PrefixState
-from sottovoce.options.live import Latency
 from sottovoce.runtime.calls import RunOnHost, Runtime
 from sottovoce.runtime.emissions import EmissionsCall
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.live_session import EventEmitter, LiveSession, UpdateSchedule
-from sottovoce.streaming.options import SessionOptions
+from sottovoce.streaming.options import Latency, LiveOptions
 from sottovoce.streaming.second_pass import SecondPass
 from sottovoce.types import FRAMES_PER_SECOND, SAMPLE_RATE, Floats, Samples, SpeechEnded, Word
 
@@ -44,7 +43,7 @@ class CtcSession(LiveSession):
         self,
         network: AcousticModel,
         decoder: CtcDecoder,
-        options: SessionOptions,
+        options: LiveOptions,
         *,
         languages: tuple[str, ...],
         runtime: Runtime,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from sottovoce.errors import OptionError
 from sottovoce.language.chain import Emission, base_prior
-from sottovoce.language.probe import LanguageProbe, ProbedLanguage, change_boundary, sides_of
+from sottovoce.language.probe import LanguageProbe, ProbedLanguage, ProbeOptions, change_boundary, sides_of
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.models.backend import Backend
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.runtime.calls import LanguageProbeCall, SpanProbeCall, Steps
 from sottovoce.streaming.audio_window import SNAP_S
-from sottovoce.streaming.options import SessionOptions
+from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.utterance import LiveUtterance
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE
@@ -36,11 +36,11 @@ class LiveLanguageTracker:
         OptionError: languages that the model does not have.
     """
 
-    def __init__(self, backend: Backend, tokenizer: Tokenizer, options: SessionOptions) -> None:
+    def __init__(self, backend: Backend, tokenizer: Tokenizer, options: LiveOptions) -> None:
         self.languages = checked_languages(options.languages, tokenizer)
         several = len(self.languages) > 1
         self._options = options
-        self._stretches = options.probe
+        self._stretches = options.probe or ProbeOptions()
         codes = tokenizer.language_codes if several else self.languages
         self.timeline = LanguageTimeline(
             self.languages,

@@ -19,7 +19,6 @@ from sottovoce.decoding.filters import LiveVocabulary
 from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.models.backend import Backend
 from sottovoce.models.dims import EncoderMode
-from sottovoce.options.live import Switching as Switching
 from sottovoce.runtime.calls import DirectRuntime, Runtime, Steps
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.alignatt import AlignAttDecoder
@@ -27,8 +26,7 @@ from sottovoce.streaming.audio_window import SNAP_S
 from sottovoce.streaming.commit_policy import WordBuilder
 from sottovoce.streaming.language_tracker import LiveLanguageTracker
 from sottovoce.streaming.live_session import EventEmitter, LiveSession, UpdateSchedule
-from sottovoce.streaming.options import USUAL_PAUSE_S, StreamOptions, TextEnd
-from sottovoce.streaming.options import SessionOptions as SessionOptions
+from sottovoce.streaming.options import USUAL_PAUSE_S, LiveOptions, StreamOptions, TextEnd
 from sottovoce.streaming.second_pass import SecondPass
 from sottovoce.streaming.utterance import RETRY_AFTER_S, LiveUtterance, UtteranceDecoder
 from sottovoce.text.tokenizer import Tokenizer
@@ -64,14 +62,14 @@ class Session(LiveSession):
         self,
         backend: Backend,
         tokenizer: Tokenizer,
-        options: SessionOptions | None = None,
+        options: LiveOptions | None = None,
         *,
         vad: VadStream | None = None,
         speakers: LiveSpeakers | None = None,
         runtime: Runtime | None = None,
         second_pass: SecondPass | None = None,
     ) -> None:
-        self._options = options or SessionOptions()
+        self._options = options or LiveOptions()
         runtime = runtime or DirectRuntime(backend)
         stream, backend = self._options.stream, runtime.backend
         self._turns = stream.turn_rule

@@ -27,7 +27,6 @@ from sottovoce.audio.io import Source, probe_audio
 from sottovoce.formats.document import Json, score, seconds, span_document
 from sottovoce.formats.subtitles import ends_with
 from sottovoce.options.decoding import VadStreamOptions
-from sottovoce.options.live import Captions, Eagerness, Finals, LiveDecodingOptions, LiveOptions
 from sottovoce.options.text import Redaction, TextOptions
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.server import api, fields
@@ -38,6 +37,7 @@ from sottovoce.server.models import ModelRegistry, resolve_model_id
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, received_body, running_job
 from sottovoce.speakers.labels import letter, letter_index
+from sottovoce.streaming.options import Captions, Eagerness, Finals, LiveOptions, StreamOptions
 from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.replacements import phrases_alone
 from sottovoce.types import (
@@ -114,7 +114,7 @@ class ListenParams(ABC):
             languages=self.languages,
             captions=captions,
             finals=finals,
-            decoding=LiveDecodingOptions(static_prompt=", ".join(self.terms), eagerness=eagerness),
+            stream=StreamOptions(static_prompt=", ".join(self.terms), eagerness=eagerness),
             speakers=speakers,
             vad=VadStreamOptions(hangover_ms=pause_ms, post_roll_ms=min(100.0, pause_ms)),
             **self.text.given,

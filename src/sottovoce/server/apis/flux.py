@@ -13,12 +13,12 @@ from itertools import chain
 from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, score, seconds, span_document
-from sottovoce.options.live import Finals, LiveOptions
 from sottovoce.server import fields
 from sottovoce.server.api import SocketRoute
 from sottovoce.server.apis import deepgram
 from sottovoce.server.errors import ApiError, invalid_value, unsupported
 from sottovoce.server.models import ModelRegistry
+from sottovoce.streaming.options import Finals, LiveOptions
 from sottovoce.types import Event, Final, LanguageChanged, Partial, SpeechEnded, SpeechStarted, Unstable, Word
 
 PAUSE_S = 0.5

@@ -21,7 +21,6 @@ from starlette.websockets import WebSocket
 
 from sottovoce.formats.document import Json, seconds, span_document
 from sottovoce.options.decoding import VadStreamOptions
-from sottovoce.options.live import Eagerness, Finals, LiveDecodingOptions, LiveOptions
 from sottovoce.server import api, fields
 from sottovoce.server.apis.openai_files import logprob
 from sottovoce.server.errors import ApiError, invalid_options, invalid_value, unsupported
@@ -29,6 +28,7 @@ from sottovoce.server.live import PcmReader, WebSocketConnection, in_thread_if_l
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.services import key_of, services_of
 from sottovoce.server.uploads import whole_body
+from sottovoce.streaming.options import Eagerness, Finals, LiveOptions, StreamOptions
 from sottovoce.text.replacements import phrases_alone
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Word
 
@@ -111,7 +111,7 @@ class RealtimeSessionConfig:
             languages=(self.language,) if self.language else self.languages,
             finals=self.finals,
             vad=self.turns.vad if self.turns else False,
-            decoding=LiveDecodingOptions(
+            stream=StreamOptions(
                 init_prompt=self.prompt,
                 static_prompt=", ".join(self.keywords),
                 frame_threshold=DELAYS[self.delay],

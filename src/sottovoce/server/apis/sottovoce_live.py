@@ -17,7 +17,6 @@ from starlette.websockets import WebSocket
 
 from sottovoce.errors import TranslationError
 from sottovoce.formats.document import Json, event_document
-from sottovoce.options.live import LiveOptions
 from sottovoce.options.schema import changed
 from sottovoce.options.transcribe import check_speaker_names
 from sottovoce.server import fields
@@ -28,6 +27,7 @@ from sottovoce.server.live import PcmReader, WebSocketConnection
 from sottovoce.server.scheduler import SessionHandle
 from sottovoce.server.services import Services, key_of, services_of
 from sottovoce.server.settings import TranslationSettings
+from sottovoce.streaming.options import LiveOptions
 from sottovoce.text.languages import language_codes
 from sottovoce.translation.chat import ChatTranslator
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator, mark_newest
@@ -242,7 +242,7 @@ def with_changes(request: SessionRequest, changes: Mapping[str, object]) -> Sess
     }
     fixed: dict[str, Any] = {name: values.pop(name) for name in FIXED if name in values}
     request = replace(request, options=changed(request.options, values), **fixed)
-    if request.translate_to and request.options.decoding.task == "translate":
+    if request.translate_to and request.options.stream.task == "translate":
         raise invalid_value("translate_to", "the task transcribe", "translate")
     with invalid_options("sources"):
         check_speaker_names(request.sources, None)

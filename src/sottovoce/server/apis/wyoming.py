@@ -20,12 +20,12 @@ import anyio
 
 from sottovoce.formats.document import Json, json_text
 from sottovoce.options.decoding import VadStreamOptions
-from sottovoce.options.live import LiveDecodingOptions, LiveOptions
 from sottovoce.server import fields
 from sottovoce.server.errors import ApiError, invalid_value
 from sottovoce.server.live import LiveConnection, PcmReader
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ServerLimits
+from sottovoce.streaming.options import LiveOptions, StreamOptions
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted
 
 MAX_LINE = 64 * 1024
@@ -383,7 +383,7 @@ def command_options(transcribe: Frame) -> tuple[str | None, LiveOptions]:
     options = LiveOptions(
         finals=fields.read_finals("finals", data.get("finals") or "committed"),
         languages=(fields.read_code("language", str(language)),) if language else (),
-        decoding=LiveDecodingOptions(static_prompt=", ".join(terms)),
+        stream=StreamOptions(static_prompt=", ".join(terms)),
         vad=VadStreamOptions(hangover_ms=PAUSES_MS[sensitivity]),
     )
     return name if isinstance(name, str) else None, options
