@@ -18,7 +18,7 @@ from sottovoce.offline.ctc_transcriber import CtcTranscriber
 from sottovoce.offline.transcriber import Arguments, SecondModel
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
-from sottovoce.runtime.emissions import network_runtime
+from sottovoce.runtime.calls import network_runtime
 from sottovoce.streaming.options import LiveOptions, StreamOptions
 from sottovoce.text.languages import LanguageChoice, language_codes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import av
 import pytest
 
-from sottovoce.archive.watch import watched_recordings
+from sottovoce.archive.results import watched_recordings
 from tests.cli.conftest import Call
 from tests.cli.test_batch import rows_of
 from tests.fresh_process import start_command

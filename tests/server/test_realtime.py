@@ -593,8 +593,8 @@ def test_words_of_nobody_known_go_with_their_neighbours() -> None:
 def test_semantic_detection_has_the_eagerness_that_was_asked_for(eagerness: str | None, chosen: str) -> None:
     given = {"type": "semantic_vad"} | ({"eagerness": eagerness} if eagerness else {})
     config = updated_config(RealtimeSessionConfig(), update(turn_detection=given)["session"])
-    assert config.options.decoding.eagerness == chosen
-    assert updated_config(config, BY_SERVER["session"]).options.decoding.eagerness is None
+    assert config.options.stream.eagerness == chosen
+    assert updated_config(config, BY_SERVER["session"]).options.stream.eagerness is None
 
 
 def test_a_semantic_turn_ends_with_its_sentence(server: ServerThread) -> None:

@@ -93,8 +93,13 @@ def batch(
     text, language, duration, model, segments, and turns with --speakers. Recordings that have a row are
     skipped.
     """
-    from sottovoce.archive.results import BatchOptions, left_to_do, list_recordings, open_results
-    from sottovoce.archive.watch import watched_recordings
+    from sottovoce.archive.results import (
+        BatchOptions,
+        left_to_do,
+        list_recordings,
+        open_results,
+        watched_recordings,
+    )
     from sottovoce.models.devices import choose_device
     from sottovoce.models.sources.find import default_model
 

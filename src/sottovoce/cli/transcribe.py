@@ -224,7 +224,7 @@ def transcribe(context: click.Context, /, files: tuple[str, ...], **given: objec
         return transcribe_files(context, Inputs.together_of(files, given), options, models)
     if not given["watch"]:
         return transcribe_files(context, Inputs.of(files), options, models)
-    from sottovoce.archive.watch import watched_recordings
+    from sottovoce.archive.results import watched_recordings
 
     folder = files[0]
     if len(files) > 1:

@@ -30,8 +30,7 @@ from sottovoce.offline.transcriber import RecordingTranscriber, SecondModel, Seg
 from sottovoce.offline.windows import mel_frames, seconds_of
 from sottovoce.options.decoding import LONGEST_UTTERANCE_S, WINDOW_VAD, VadStreamOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.calls import RunOnHost, Runtime
-from sottovoce.runtime.emissions import EmissionsCall
+from sottovoce.runtime.calls import EmissionsCall, RunOnHost, Runtime
 from sottovoce.text.languages import CLOSING_MARKS, SENTENCE_ENDS
 from sottovoce.types import Floats, Segment, Word
 

@@ -39,13 +39,16 @@ from sottovoce.decoding.decode import (
 from sottovoce.decoding.search import Fusion
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, detect_together
 from sottovoce.models.backend import Backend, EncoderOutput, IncrementalResult, IncrementalWindow
+from sottovoce.models.devices import Device
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.threads import all_torch_threads, one_torch_thread
-from sottovoce.types import Features, Floats, Stepwise
+from sottovoce.types import Features, Floats, Samples, Stepwise
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from sottovoce.ctc.network import AcousticModel
 
 Result = TypeVar("Result")
 Input = TypeVar("Input")
@@ -473,3 +476,34 @@ class ObservedRuntime(Runtime):
 def torch_threads_of(backend: Backend) -> AbstractContextManager[None]:
     """Return the context that sets the number of PyTorch's threads for a backend."""
     return one_torch_thread() if backend.own_threads else all_torch_threads()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmissionsCall(ModelCall[list[Floats]]):
+    """Compute the emissions (T, V) of windows of samples, as `AcousticModel.emissions`."""
+
+    network: AcousticModel
+    windows: Sequence[Samples]
+
+    @property
+    def batch_key(self) -> Hashable:
+        return id(self.network)
+
+    @classmethod
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[list[Floats]]:
+        rows = iter(calls[0].network.emissions([window for call in calls for window in call.windows]))
+        return [list(islice(rows, len(call.windows))) for call in calls]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkBackend:
+    """What a runtime asks of a backend whose only calls are `EmissionsCall` and `RunOnHost`."""
+
+    device: Device
+    own_threads: bool = False
+    runtime: str = "a CTC network"
+
+
+def network_runtime(device: str = "cpu") -> DirectRuntime:
+    """Return the runtime of a CTC network."""
+    return DirectRuntime(cast(Backend, NetworkBackend(Device(device))))

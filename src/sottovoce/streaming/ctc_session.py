@@ -19,8 +19,7 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.network import AcousticModel, EmissionStream, new_words, spaced
 from sottovoce.ctc.search import PrefixState
-from sottovoce.runtime.calls import RunOnHost, Runtime
-from sottovoce.runtime.emissions import EmissionsCall
+from sottovoce.runtime.calls import EmissionsCall, RunOnHost, Runtime
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.live_session import EventEmitter, LiveSession, UpdateSchedule
 from sottovoce.streaming.options import Latency, LiveOptions
