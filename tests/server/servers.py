@@ -215,7 +215,7 @@ class SlowSession:
     def discard(self) -> None:
         """It has no second pass."""
 
-    def on_finals(self, notify: Callable[[], None]) -> None:
+    def on_finals(self, notify: Callable[[], None], has_time: Callable[[], bool]) -> None:
         """It has no second pass."""
 
     def on_window(self, add: Callable[..., None]) -> None:
