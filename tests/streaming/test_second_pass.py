@@ -169,6 +169,25 @@ def test_an_utterance_is_read_with_the_speech_before_a_pause(model: Model) -> No
     )
 
 
+@pytest.mark.parametrize("end", ["", ".", "..."])
+def test_a_final_after_the_end_of_a_sentence_begins_with_a_capital(model: Model, end: str) -> None:
+    """Also where the transcript of both utterances has one sentence."""
+    audio, running = load_audio(CLIP), threading.Event()
+    first, second = np.split(audio, [len(audio) // 2])
+    options = model.options(TranscribeOptions(word_timestamps=True), language="en")
+    reader = transcription.UtteranceTranscription(model.transcriber(options))
+    whole = model.transcribe(audio, language="en", word_timestamps=True).words
+    before = [word for word in whole if word.end < len(first) / SAMPLE_RATE]
+    assert reader.words(first, 0.0, before, running)
+    said = (*before[:-1], replace(before[-1], word=before[-1].word + end))
+    reader._window[-1] = replace(reader._window[-1], words=said)
+    found = reader.words(second, len(first) / SAMPLE_RATE, whole[len(before) :], running)
+    text = "".join(word.word for word in found or ())
+    rest = "".join(word.word for word in whole[len(before) :])
+    assert rest == rest.lower()
+    assert text == (" " + rest[1:].capitalize() if end == "." else rest)
+
+
 def test_certain_words_are_not_read(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcription, "CERTAIN", 0.0)
     audio, options = load_audio(CLIP, duration_s=6.0), LiveOptions(final_wait_s=math.inf)

@@ -44,6 +44,7 @@ from sottovoce.speakers.diarize import ChannelDiarizer, make_diarizer
 from sottovoce.speakers.labels import replace_letter
 from sottovoce.text.disfluency import DISFLUENCIES, VERBATIM_PROMPTS
 from sottovoce.text.filters import NUMERAL_LANGUAGES, translation_filtered
+from sottovoce.text.languages import SENTENCE_ENDS
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.word_edits import equal_words
 from sottovoce.types import SAMPLE_RATE, Samples, Segment, Span, Transcript, Turn, Word
@@ -340,6 +341,12 @@ development clips, docs/research/live.md.
 """
 
 
+def _capitalized(word: Word) -> Word:
+    """Begin a sentence, as in "The end. Then"; the transcript of the window may have "the end, then"."""
+    text = word.word.lstrip()
+    return replace(word, word=word.word[: -len(text)] + text[:1].upper() + text[1:]) if text else word
+
+
 @dataclass(eq=False)
 class UtteranceTranscription:
     """Transcribes the utterances of a session one by one, with the speech, text and languages before them.
@@ -398,6 +405,9 @@ class UtteranceTranscription:
         after = [n for n, at in enumerate(places) if at is not None and at >= len(earlier)]
         n_before, until = max(before, default=0), min(after, default=len(words))
         n_before += sum(word.end <= last.start_s for word in words[n_before:until])
+        said = "".join(word.word for each in self._window[-2:-1] for word in each.words).rstrip()
+        if n_before < len(words) and said.endswith(SENTENCE_ENDS) and not said.endswith(("...", "…")):
+            words[n_before] = _capitalized(words[n_before])
         return tuple(words[n_before:])
 
     def _followed_by(self, words: Sequence[Word]) -> ResumePoint | None:
