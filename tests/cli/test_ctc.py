@@ -124,13 +124,6 @@ def test_a_language_model_changes_its_mind(ctc: Rows) -> None:
     assert row["text"] == "ac"
 
 
-def test_hotwords(folder: Path, ctc: Rows) -> None:
-    hot = folder / "hot.txt"
-    hot.write_text("ab\t3\n")
-    (row,) = ctc("three.csv", "--hotwords", hot)
-    assert row["text"] == "ab"
-
-
 def test_rare_words_of_a_document_are_hotwords(folder: Path, ctc: Rows, call: Call) -> None:
     """A list's weight goes before; a word that is common, or stands there once, is none."""
     notes = folder / "notes.md"

@@ -274,12 +274,6 @@ def test_other_shapes_are_refused(document: object, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_a_file_in_utf_16() -> None:
-    """As PowerShell writes what a program prints."""
-    data = json.dumps({"segments": [segment(" Käse")]}, ensure_ascii=False).encode("utf-16")
-    assert parse_transcript(data, "talk").segments[0].text == " Käse"
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", " a", "b.", "1.5", "x"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),

@@ -62,12 +62,6 @@ def test_an_interrupt_before_the_first_piece_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["n" * 251 + ".srt", "语" * 83 + ".srt"])
-def test_a_name_may_be_as_long_as_the_disk_allows(tmp_path: Path, name: str) -> None:
-    write(tmp_path / name, "x")
-    assert os.listdir(tmp_path) == [name]
-
-
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")

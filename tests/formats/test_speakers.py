@@ -40,10 +40,6 @@ def test_every_format_but_one_shows_who_speaks(name: str, timed: bool) -> None:
     assert "B & Co" not in written(name, talk(timed=timed, speakers=(None, None, None)))
 
 
-def test_the_table_of_openai_whisper_keeps_its_columns() -> None:
-    assert written("tsv", talk()).splitlines()[0] == "start\tend\ttext"
-
-
 def test_text_reads_like_a_play() -> None:
     assert written("txt", talk()) == "A: Good morning.\nA: How are you?\nB & Co: Well, thanks.\n"
     assert written("lrc", talk()).splitlines()[1] == "[00:00.00]A: Good morning."

@@ -337,18 +337,7 @@ def test_weights_are_read_as_ctranslate2_dequantises_them(number: str, tmp_path:
         ({f"{QKV}/weight": np.zeros((95, 32), np.float32)}, "expected rows of 3 tensors"),
         ({f"{QKV}/bias": np.zeros(0, np.float32)}, "has shape (0,), expected sizes of 1 or more"),
         ({f"{QKV}/weight_zero": np.zeros(3, np.float32)}, f"'{QKV}/weight_zero' belongs to no Whisper"),
-        (
-            {
-                f"{QKV}/weight": np.zeros(
-                    (
-                        96,
-                        32,
-                    ),
-                    np.int8,
-                )
-            },
-            "expected 96 float32 scales in another variable",
-        ),
+        ({f"{QKV}/weight": np.zeros((96, 32), np.int8)}, "expected 96 float32 scales in another variable"),
         (
             {"encoder/layer_999/ffn/linear_0/bias": np.zeros(3, np.float32)},
             "n_audio_layer is 1000, expected 1 to 256",

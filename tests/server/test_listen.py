@@ -256,8 +256,8 @@ def test_keys_are_asked_for_as_their_clients_send_them() -> None:
         with connected(server, path, subprotocols=["token", KEY]) as page:
             assert page.subprotocol == "token"
             busy = refusal(server, path, additional_headers={"authorization": f"Token {KEY}"})
-            assert busy.status_code == 429
-            assert busy.headers["retry-after"]
+            assert (busy.status_code, json.loads(busy.body)["err_code"]) == (429, "TOO_MANY_REQUESTS")
+            assert int(busy.headers["retry-after"]) >= 1
         answer = httpx.post(f"{server.url}/v1/listen", content=b"a", headers={"authorization": "Token wrong"})
         assert answer.status_code == 401
 
@@ -396,10 +396,6 @@ def test_parameters_of_a_recording_are_read() -> None:
 @pytest.mark.parametrize(
     ("query", "param"),
     [
-        ({"encoding": "flac"}, "encoding"),
-        ({"sample_rate": "16000"}, "sample_rate"),
-        ({"encoding": "linear16", "sample_rate": "5"}, "sample_rate"),
-        ({"encoding": "linear16", "channels": "2"}, "channels"),
         ({"detect_language": "true", "language": "de"}, "detect_language"),
         ({"detect_language": "klingon"}, "detect_language"),
         ({"utt_split": "often"}, "utt_split"),
