@@ -23,13 +23,7 @@ from tests.cli.conftest import Call
 from tests.models import tiny
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"
-PARTS = [
-    "loading",
-    "spectrogram, 30 s",
-    "encoder, 30 s",
-    "decoder, 100 tokens at once",
-    "decoder, a token",
-]
+PARTS = ["loading", "spectrogram, 30 s", "encoder, 30 s", "decoder, 100 tokens at once", "decoder, a token"]
 
 
 MEMORY = "peak memory"

@@ -103,11 +103,7 @@ class Pipe:
 
 @pytest.mark.parametrize("kind", ["json", "vtt", "srt"])
 def test_a_transcript_comes_through_a_pipe(
-    documents: Path,
-    tmp_path: Path,
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
-    call: Call,
+    documents: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     assert (
         run(["convert", str(documents / "plain" / "mixed.json"), "-o", str(tmp_path / f"talk.{kind}")]) == 0
@@ -135,10 +131,7 @@ def test_a_page_plays_the_recording_that_is_named(documents: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (None, "cannot be read (No such file or directory)"),
-        ("hello", "expected JSON, got something else"),
-    ],
+    [(None, "cannot be read (No such file or directory)"), ("hello", "expected JSON, got something else")],
 )
 def test_what_is_no_transcript_is_one_line(
     documents: Path, tmp_path: Path, content: str | None, message: str, call: Call

@@ -104,11 +104,7 @@ def test_verbose_stands_anywhere(words: list[str], level: int, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["--debug", "models", "info", "nothing"],
-        ["models", "info", "nothing", "--debug"],
-    ],
+    "words", [["--debug", "models", "info", "nothing"], ["models", "info", "nothing", "--debug"]]
 )
 def test_debug_stands_anywhere(words: list[str], call: Call) -> None:
     assert "Traceback" in call(*words, code=2).err

@@ -93,10 +93,7 @@ def test_kenlm_tries_are_converted(kind: str, folder: Path) -> None:
         ("estimate text.txt -o lm.trie --prune 1", "prune: expected up to 3 numbers that rise from 0"),
         ("estimate --counts text.txt -o lm.trie", "text.txt, line 1: expected a count above 0, got '' after"),
         ("estimate text.txt special.txt -o lm.trie", "special.txt, line 2: expected a text without"),
-        (
-            "build made.trie -o lm.trie",
-            "made.trie: expected an ARPA file or a KenLM binary, got a .trie",
-        ),
+        ("build made.trie -o lm.trie", "made.trie: expected an ARPA file or a KenLM binary, got a .trie"),
         ("build text.txt -o lm.trie", "expected a line \\data\\, got none: not an ARPA file"),
         (f"build {BINARIES}/probing.bin -o lm.trie", "a probing table, which can be searched but not listed"),
         ("estimate text.txt --discount-fallback -o text.txt/lm.trie", "cannot be written"),

@@ -26,16 +26,7 @@ from sottovoce.cli.main import run
 from sottovoce.cli.stream import EmittedWords, LiveView, append_log, caught_up, file_pieces, n_joined
 from sottovoce.errors import OptionError
 from sottovoce.runtime.update_interval import UpdateIntervalController
-from sottovoce.types import (
-    SAMPLE_RATE,
-    Final,
-    LanguageChanged,
-    Partial,
-    Samples,
-    Transcript,
-    Unstable,
-    Word,
-)
+from sottovoce.types import SAMPLE_RATE, Final, LanguageChanged, Partial, Samples, Transcript, Unstable, Word
 from tests.audio.media import encoded_bytes, wav_bytes
 from tests.cli.conftest import Call
 from tests.speakers.somebody import one_speaker

@@ -122,12 +122,7 @@ def test_times_are_those_of_the_likeliest_path() -> None:
 def test_alignment_needs_a_blank_between_equal_tokens() -> None:
     log_probs = emissions(3, 3, 0)[None]
     spans = align(
-        log_probs,
-        np.array([3]),
-        np.array([[1, 1], [1, 2]]),
-        np.array([2, 2]),
-        rows=np.array([0, 0]),
-        blank=0,
+        log_probs, np.array([3]), np.array([[1, 1], [1, 2]]), np.array([2, 2]), rows=np.array([0, 0]), blank=0
     )
     assert spans.first[0].tolist() == [0, 2]
     expected = log_probs[0, 0, 1] + log_probs[0, 1, 0] + log_probs[0, 2, 1]

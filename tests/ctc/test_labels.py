@@ -80,11 +80,7 @@ FILES: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], int]] = {
         ("a", "-"),
         1,
     ),
-    "vocab.json": (
-        lambda p: text(p / "vocab.json", json.dumps({"a": 0, "[PAD]": 1})),
-        ("a", "[PAD]"),
-        1,
-    ),
+    "vocab.json": (lambda p: text(p / "vocab.json", json.dumps({"a": 0, "[PAD]": 1})), ("a", "[PAD]"), 1),
     "tokenizer.json": (lambda p: text(p / "tokenizer.json", json.dumps(TOKENIZER)), ("▁a", "b", "<pad>"), 2),
     "a unigram tokenizer": (lambda p: text(p / "tokenizer.json", json.dumps(UNIGRAM)), ("<pad>", "▁a"), 0),
     "a folder with vocab.json": (

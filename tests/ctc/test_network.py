@@ -379,12 +379,7 @@ def saved(kind: str, folder: Path) -> Path:
     """Save a small network of a class of transformers, with random weights and its processor."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     names = ["<pad>", "<s>", "</s>", "<unk>", "|", *"etaonis"]
-    small = {
-        "hidden_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 16,
-    }
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     torch.manual_seed(0)
     convolutions = {
         "num_conv_pos_embedding_groups": 2,

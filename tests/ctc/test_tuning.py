@@ -88,12 +88,7 @@ def test_speakers_stay_together_in_even_folds() -> None:
     folds = folds_of(speakers, 2)
     assert {
         speaker: {f for f, s in zip(folds, speakers, strict=True) if s == speaker} for speaker in "abcd"
-    } == {
-        "a": {0},
-        "b": {1},
-        "c": {1},
-        "d": {0},
-    }
+    } == {"a": {0}, "b": {1}, "c": {1}, "d": {0}}
     assert folds_of(["x", "y"], 5) == [0, 1]
     assert folds_of(["x", "x"], 5) == [0, 0]
 

@@ -208,11 +208,7 @@ def test_tokens_equal_openai_whispers(wish: dict[str, object], reference: Refere
 
 
 def result(
-    *,
-    ratio: float = 1.0,
-    logprob: float = -0.3,
-    no_speech: float = 0.0,
-    tokens: tuple[int, ...] = (1, 2, 3),
+    *, ratio: float = 1.0, logprob: float = -0.3, no_speech: float = 0.0, tokens: tuple[int, ...] = (1, 2, 3)
 ) -> DecodingResult:
     return DecodingResult("en", tokens, "text", logprob, no_speech, 0.0, ratio)
 

@@ -35,16 +35,7 @@ from sottovoce.evaluation.latency import (
     word_latencies,
 )
 from sottovoce.text.word_edits import align_words
-from sottovoce.types import (
-    SAMPLE_RATE,
-    Event,
-    Final,
-    LanguageChanged,
-    Partial,
-    Samples,
-    Unstable,
-    Word,
-)
+from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Samples, Unstable, Word
 
 
 @pytest.mark.parametrize(

@@ -225,11 +225,7 @@ def decoder(network: PreTrainedModel, every: int, ngram: RandomBigram, **width: 
     lexicon = Lexicon([(word, ["-ab".index(letter) for letter in word]) for word in WORDS], 3)
     fusion = PrefixScorer(3, lexicon=lexicon, words=[(ngram.automaton(), 0.7)], word_score=0.2)
     named = NamedBigram(ngram)
-    rescorer = NeuralRescorer(
-        CausalWordModel(network, LetterTokenizer()),
-        0.4,
-        replaces=[(named, 0.7)],
-    )
+    rescorer = NeuralRescorer(CausalWordModel(network, LetterTokenizer()), 0.4, replaces=[(named, 0.7)])
     options = CtcOptions(times=False, adjust_every_frames=every, **width)
     labels = Labels(("-", "a", "b"), 0)
     return EmissionDecoder(labels, options, scorer=fusion, lexicon=lexicon.words, history_scorer=rescorer)

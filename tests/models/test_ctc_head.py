@@ -57,10 +57,7 @@ def test_states_that_exist_are_not_computed_again() -> None:
 
 def convolutional(d: int = 32) -> CtcWeights:
     """A head with two convolutions."""
-    layers = (
-        Convolution(*random_arrays((8, d, 1), (8,))),
-        Convolution(*random_arrays((6, 8, 5), (6,))),
-    )
+    layers = (Convolution(*random_arrays((8, d, 1), (8,))), Convolution(*random_arrays((6, 8, 5), (6,))))
     return CtcWeights(*random_arrays((4, 6), (4,)), ("<blank>", " ", "a", "ß"), 0, layers)
 
 

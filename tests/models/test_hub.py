@@ -181,10 +181,7 @@ def test_names_mean_their_repositories_and_folder_and_revision_reach_the_hub(
             "model.fp32-00001-of-00002.safetensors",
         ),
         (["README.md", "config.json", "model.bin", "tokenizer.json", "vocabulary.txt"], "README.md"),
-        (
-            ["config.json", "model.bin", "preprocessor_config.json", "tokenizer.json", "vocabulary.json"],
-            None,
-        ),
+        (["config.json", "model.bin", "preprocessor_config.json", "tokenizer.json", "vocabulary.json"], None),
     ],
 )
 def test_one_set_of_weights_is_fetched(there: list[str], left_out: str | None, hub: Downloads) -> None:

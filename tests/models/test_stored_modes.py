@@ -17,15 +17,7 @@ from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.compact import read_compact
 from sottovoce.models.checkpoint.huggingface import save_huggingface
 from sottovoce.models.checkpoint.torch_file import save_openai
-from sottovoce.models.dims import (
-    BASE,
-    DENSE,
-    EXACT,
-    NEAR_FRAMES,
-    EncoderMode,
-    Padding,
-    default_encoder_mode,
-)
+from sottovoce.models.dims import BASE, DENSE, EXACT, NEAR_FRAMES, EncoderMode, Padding, default_encoder_mode
 from sottovoce.models.load import load_checkpoint, store_mode, stored_mode, weights_key
 from sottovoce.options.transcribe import TranscribeOptions
 from tests.models import tiny

@@ -58,10 +58,7 @@ VALUES = {
     "input_format": ("mulaw", "mulaw"),
     "duration": ("0:10", 10.0),
     "offset": ("1:00", 60.0),
-    "replacements": (
-        str(Path(__file__).with_name("replacements.txt")),
-        Replacements((("ada", "Ada"),)),
-    ),
+    "replacements": (str(Path(__file__).with_name("replacements.txt")), Replacements((("ada", "Ada"),))),
     "mask_profanity": (str(Path(__file__).with_name("replacements.txt")), ("ada => Ada",)),
     "redact": ("emails", ("emails",)),
     "only_languages": ("de, fr", ("de", "fr")),

@@ -28,16 +28,7 @@ from tests.server.browser_page import (
     word,
 )
 from tests.server.conversation import TALK, SentencesModel, talk_model
-from tests.server.servers import (
-    CLIPS,
-    KEY,
-    LOCKED,
-    QuietModel,
-    ServerThread,
-    SlowModel,
-    serving,
-    wait_until,
-)
+from tests.server.servers import CLIPS, KEY, LOCKED, QuietModel, ServerThread, SlowModel, serving, wait_until
 from tests.speakers.somebody import one_speaker
 
 docx = pytest.importorskip("docx", reason="python-docx is not installed")

@@ -183,8 +183,7 @@ def test_a_server_that_comes_back_gets_what_it_missed(nano: Model, monkeypatch: 
             super().add_voices(voices)
 
     monkeypatch.setattr(
-        "sottovoce.server.scheduler.make_live_speakers",
-        lambda wish: Told(Somebody(), OneVoice()),
+        "sottovoce.server.scheduler.make_live_speakers", lambda wish: Told(Somebody(), OneVoice())
     )
     away = ("WebSocket", "ERR_CONNECTION_REFUSED")  # the longer, the busier the machine is
     with browser(allowed=away) as page:
@@ -412,10 +411,7 @@ def test_every_speaker_has_a_lane_and_keeps_the_colour(monkeypatch: pytest.Monke
 def test_a_translation_stands_under_what_was_said() -> None:
     with stand_in(upper) as chat:
         translation = TranslationSettings(ChatServer(chat.url, "some"))
-        with (
-            serving(SentencesModel(word_s=0.25), translation=translation) as server,
-            browser() as page,
-        ):
+        with serving(SentencesModel(word_s=0.25), translation=translation) as server, browser() as page:
             page.set_viewport_size(WIDE)
             page.goto(server.url + ALL)
             page.click("#settings-open")

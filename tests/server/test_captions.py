@@ -198,10 +198,7 @@ def test_who_comes_again_takes_the_place_of_a_socket_that_is_not_known_to_be_dea
 ) -> None:
     with publishing(fake_server) as older:
         ready = received(older)
-        with (
-            reading(fake_server, ready["token"]) as reader,
-            resuming(fake_server, ready["resume"]) as newer,
-        ):
+        with reading(fake_server, ready["token"]) as reader, resuming(fake_server, ready["resume"]) as newer:
             received(reader)
             reported = rest(older)
             assert (older.close_code, reported[-1]["error"]["code"]) == (1008, "another_publisher")

@@ -17,16 +17,7 @@ from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import MAX_LIST_LETTERS, Fields
 from sottovoce.server.uploads import FORM_BYTES
 from sottovoce.server.worker import THREAD_NAME
-from tests.server.servers import (
-    CLIPS,
-    TRANSCRIPTIONS,
-    QuietModel,
-    ServerThread,
-    SlowFile,
-    post,
-    serving,
-    wav,
-)
+from tests.server.servers import CLIPS, TRANSCRIPTIONS, QuietModel, ServerThread, SlowFile, post, serving, wav
 
 BOUNDARY = "XXBOUND"
 ROUTES = (TRANSCRIPTIONS, "/v1/audio/translations", "/inference", "/v1/jobs")
@@ -94,10 +85,7 @@ def test_the_name_is_that_of_the_part_or_of_its_type(
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [
-        *((path, "audio/wav") for path in ROUTES),
-        *((ROUTES[0], kind) for kind in ("what/ever; a=b", "")),
-    ],
+    [*((path, "audio/wav") for path in ROUTES), *((ROUTES[0], kind) for kind in ("what/ever; a=b", ""))],
 )
 def test_it_is_taken_by_every_route(quiet_server: ServerThread, second: bytes, path: str, kind: str) -> None:
     answer = httpx.post(quiet_server.url + path, timeout=60, **form(second, kind=kind))

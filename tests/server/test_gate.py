@@ -182,9 +182,7 @@ def test_names_that_are_given_and_keys_open_it() -> None:
     assert [host for host in (*PUBLIC, *others) if answers(host, named)] == ["evil.test"]
 
 
-def test_only_proxies_that_are_named_say_where_a_request_comes_from(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_only_proxies_that_are_named_say_where_a_request_comes_from(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="sottovoce")
     for proxies in ((), ("127.0.0.0/8",)):
         with serving(SlowModel(), access=Access(proxies=proxies)) as server:

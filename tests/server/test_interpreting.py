@@ -75,9 +75,7 @@ def test_what_two_readings_agree_on_is_shown_before_the_utterance_ends(
     assert whole.startswith(" ".join(shown))
 
 
-def test_a_server_that_fails_takes_no_words_away_and_is_not_named(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_server_that_fails_takes_no_words_away_and_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     def fail(document: dict[str, Any]) -> Answer:
         return 400, json.dumps({"error": {"message": f"no: {document['messages'][-1]['content']}"}})
 

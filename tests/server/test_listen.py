@@ -308,11 +308,7 @@ def test_what_is_no_container_ends_the_stream_with_the_reason(fake_server: Serve
     assert "no known format" in events[-1]["description"]
 
 
-SAID = (
-    ("A", 0.0, " Good morning. Is it late? It"),
-    ("A", 4.0, " is. Really."),
-    ("B", 8.0, " Then go."),
-)
+SAID = (("A", 0.0, " Good morning. Is it late? It"), ("A", 4.0, " is. Really."), ("B", 8.0, " Then go."))
 
 
 def transcript() -> Transcript:

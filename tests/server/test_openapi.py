@@ -243,10 +243,7 @@ def test_the_file_of_options_is_understood(tmp_path: Path) -> None:
 def test_every_field_of_the_other_apis_is_told() -> None:
     for name in {*COMMON_PARAMS, *STREAM_PARAMS, *RECORDING_PARAMS, *TURN_PARAMS} | set(
         fields_of("whisper_cpp")
-    ) - {
-        *WITHOUT_EFFECT,
-        "file",
-    }:
+    ) - {*WITHOUT_EFFECT, "file"}:
         assert f"`{name}`" in SERVING, name
 
 

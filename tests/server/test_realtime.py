@@ -272,11 +272,7 @@ TABLE: dict[str, tuple[Message, tuple[Any, ...], tuple[str, ...]]] = {
     "too little stays": (BY_CLIENT, (seconds(0.05), COMMIT, seconds(1), COMMIT), (NOTHING, *WORD)),
     "commit twice": (BY_CLIENT, (seconds(1), COMMIT, COMMIT), (*WORD, NOTHING)),
     "commit after clear": (BY_CLIENT, (seconds(2), CLEAR, COMMIT), (CLEARED, NOTHING)),
-    "commit after clear in speech": (
-        BY_SERVER,
-        (seconds(0.5), CLEAR, COMMIT),
-        (STARTED, CLEARED, NOTHING),
-    ),
+    "commit after clear in speech": (BY_SERVER, (seconds(0.5), CLEAR, COMMIT), (STARTED, CLEARED, NOTHING)),
     "clear forgets": (BY_CLIENT, (seconds(2), CLEAR, seconds(3), COMMIT, COMMIT), (CLEARED, *WORD, NOTHING)),
     "clear of nothing": (BY_CLIENT, (CLEAR, CLEAR), (CLEARED,) * 2),
     "commit after the server's": (BY_SERVER, (seconds(1.5), COMMIT), (STARTED, STOPPED, *WORD, NOTHING)),

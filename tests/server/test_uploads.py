@@ -240,10 +240,7 @@ def test_two_files_and_other_fields_with_files_are_refused(server: ServerThread)
 
 
 def test_more_recordings_than_the_limit_are_asked_to_come_again(gate: Gate) -> None:
-    with (
-        serving(SlowModel(gate), limits=ServerLimits(requests=1)) as server,
-        ThreadPoolExecutor() as threads,
-    ):
+    with serving(SlowModel(gate), limits=ServerLimits(requests=1)) as server, ThreadPoolExecutor() as threads:
         first = threads.submit(gone, server)
         wait_until(lambda: server.services.n_requests == 1)
         answer = post(server)
@@ -427,10 +424,7 @@ def test_all_uploads_together_have_a_limit(gate: Gate) -> None:
     with serving(SlowModel(gate), limits=limits) as server:
         with opened(server, begun):
             wait_until(lambda: server.services.upload_bytes == len(BODY))
-            for answer in (
-                post(server, data=BODY),
-                httpx.post(f"{server.url}/v1/listen", content=BODY),
-            ):
+            for answer in (post(server, data=BODY), httpx.post(f"{server.url}/v1/listen", content=BODY)):
                 assert answer.status_code == 429
                 assert int(answer.headers["retry-after"]) > 0
         gate.open()

@@ -274,10 +274,7 @@ def test_an_answer_that_is_none_or_has_no_end_is_a_try_that_failed(answer: bytes
 
 def test_who_answers_nothing_is_waited_for_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "WITHIN_S", 0.5)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        pytest.raises(PostError, match="in time"),
-    ):
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(PostError, match="in time"):
         sent(f"http://127.0.0.1:{listener.getsockname()[1]}/", HERE)
 
 

@@ -131,10 +131,7 @@ def test_any_text_survives_encoding(text: str, n_vocab: int) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-@given(
-    st.lists(st.integers(0, N_VOCAB_99 - 1), max_size=30),
-    st.sampled_from(["en", "zh", "ja", "de"]),
-)
+@given(st.lists(st.integers(0, N_VOCAB_99 - 1), max_size=30), st.sampled_from(["en", "zh", "ja", "de"]))
 def test_words_lose_nothing_even_of_broken_utf8(ids: list[int], language: str) -> None:
     tokenizer = Tokenizer.for_model(N_VOCAB_99, language=language)
     words, word_tokens = tokenizer.split_to_word_tokens(ids)

@@ -513,11 +513,7 @@ SPEECH = VadOptions(min_silence_ms=100.0, speech_pad_ms=30.0)
 SPEECH_MARGIN_S = 0.2
 TWO_FRAMES_S = 0.02
 """The shortest window, in log-mel frames."""
-ROUGH = TranscribeOptions(
-    fallback=FallbackOptions(temperatures=(0.0,)),
-    mode="vad",
-    word_timestamps=True,
-)
+ROUGH = TranscribeOptions(fallback=FallbackOptions(temperatures=(0.0,)), mode="vad", word_timestamps=True)
 """The rough transcript: one greedy pass."""
 Progress = Callable[[float, float | None], None]
 

@@ -214,10 +214,7 @@ def karaoke(
     return with_model(context, [recording], work, check=check_ffmpeg)
 
 
-PICTURE = (
-    output_file("Picture file: .png, .svg or .pdf."),
-    *options_of(PictureOptions),
-)
+PICTURE = (output_file("Picture file: .png, .svg or .pdf."), *options_of(PictureOptions))
 PLOT_SECTIONS = {"Picture": PICTURE, "Language": (LANGUAGE,), "Recording": READING, "Model": MODEL}
 
 

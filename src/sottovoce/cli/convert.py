@@ -10,13 +10,7 @@ import click
 
 from sottovoce.cli.documents import Documents, documents_of
 from sottovoce.cli.invocation import invocation_of
-from sottovoce.cli.options import (
-    COLOUR_CONFIDENCE,
-    LAYOUT,
-    OUTPUT_DIR,
-    OUTPUT_FORMAT,
-    SectionedCommand,
-)
+from sottovoce.cli.options import COLOUR_CONFIDENCE, LAYOUT, OUTPUT_DIR, OUTPUT_FORMAT, SectionedCommand
 from sottovoce.cli.progress import Progress, for_each_file
 from sottovoce.cli.transcribe import REGROUP
 from sottovoce.errors import OptionError

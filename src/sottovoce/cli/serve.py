@@ -114,12 +114,7 @@ LANGUAGE_MODELS = tuple(
     replace(option, flag="--decoder-config") if option.key == "decoder" else option for option in FUSION
 )
 SECTIONS: Mapping[str, tuple[Flag, ...]] = {
-    "Address": (
-        *options_of(Listening),
-        TLS,
-        *grouped("Address", of=SERVE),
-        *options_of(ServerSettings),
-    ),
+    "Address": (*options_of(Listening), TLS, *grouped("Address", of=SERVE), *options_of(ServerSettings)),
     "Model": (
         *(option for option in MODEL if option.key not in FIXED),
         *grouped("Model", of=SERVE),

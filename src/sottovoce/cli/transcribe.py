@@ -108,8 +108,7 @@ class FileOptions:
         metavar="auto|CODE[,CODE…]",
     ).as_field("auto")
     regroup: str | None = Option(
-        "Split and merge segments, such as 'split pause=0.5 after=.?!; merge letters=80'.",
-        metavar="RULES",
+        "Split and merge segments, such as 'split pause=0.5 after=.?!; merge letters=80'.", metavar="RULES"
     ).as_field(None)
     no_fallback: bool = Option("Use only the first temperature.").as_field(False)
     skip_existing: bool = Option("Skip recordings whose documents all exist.", group="Output").as_field(False)

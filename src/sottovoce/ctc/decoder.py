@@ -28,14 +28,7 @@ from sottovoce.ctc.emissions import (
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, SymbolReader, named_blank
 from sottovoce.ctc.models import DecoderParts, Ngrams, weighted_ngrams
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, read_config
-from sottovoce.ctc.search import (
-    CommittedHistory,
-    Committer,
-    PrefixScorer,
-    PrefixSearch,
-    PrefixState,
-    padded,
-)
+from sottovoce.ctc.search import CommittedHistory, Committer, PrefixScorer, PrefixSearch, PrefixState, padded
 from sottovoce.errors import OptionError
 from sottovoce.lm.base import Bools, Doubles, Floats, Ints, LanguageModel, WordModel
 from sottovoce.lm.boosting import Hotwords, listed_phrases

@@ -153,11 +153,7 @@ def _array(values: Any) -> Records:
 
 
 def checked(
-    log_probs: Records,
-    lengths: Records | None,
-    n_labels: int,
-    *,
-    is_normalised: bool = True,
+    log_probs: Records, lengths: Records | None, n_labels: int, *, is_normalised: bool = True
 ) -> tuple[Floats, Ints]:
     """Check emissions (B, T, V) or (T, V); return (B, T, V) float32 and lengths (B,) int64.
 

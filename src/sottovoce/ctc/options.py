@@ -232,16 +232,13 @@ class DecoderConfig:
         "N-gram model over labels, in addition to an --lm over words.", kind="file"
     ).as_field(None)
     neural_lm: str | None = of_models(
-        "Hugging Face causal model: folder, GGUF file, name, or folder of a LoRA adapter.",
-        metavar="DIR",
+        "Hugging Face causal model: folder, GGUF file, name, or folder of a LoRA adapter.", metavar="DIR"
     ).as_field(None)
     lexicon: Path | None = of_words(
         "Words with their labels, or only words, one a line.", kind="file"
     ).as_field(None)
     unknown_words: bool | None = of_words(
-        "Allow words outside the lexicon.",
-        unset="default: only without --lexicon",
-        switch=True,
+        "Allow words outside the lexicon.", unset="default: only without --lexicon", switch=True
     ).as_field(None)
     hotwords: Path | tuple[str, ...] | dict[str, float] | None = of_words(
         "File of phrases, one a line; a tab and a weight may follow, `[class] weight` is a heading.",

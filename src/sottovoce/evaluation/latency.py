@@ -166,12 +166,7 @@ class LiveRun:
         return "".join(word.word for word in self.final_words).strip()
 
 
-def run_live(
-    session: EventSource,
-    audio: Samples,
-    *,
-    chunk_s: float,
-) -> LiveRun:
+def run_live(session: EventSource, audio: Samples, *, chunk_s: float) -> LiveRun:
     """Push a recording, samples (n,) at 16 kHz, into a new session in pieces of chunk_s, and close it.
 
     The clock is simulated: a piece is pushed once its last sample is there and the previous piece is done.

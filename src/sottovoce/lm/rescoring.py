@@ -141,11 +141,7 @@ class NeuralRescorer:
     """
 
     def __init__(
-        self,
-        model: WordLanguageModel,
-        weight: float,
-        *,
-        replaces: Sequence[tuple[WordModel, float]] = (),
+        self, model: WordLanguageModel, weight: float, *, replaces: Sequence[tuple[WordModel, float]] = ()
     ) -> None:
         self._model = model
         self._weight = weight

@@ -313,7 +313,7 @@ class TranscribeOptions(TextOptions):
         "recording"
     )
     clean: bool = _style(
-        "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru).",
+        "Remove fillers, repetitions and broken-off words (en, de, es, fr, it, nl, pl, pt, ru)."
     ).as_field(False)
     """Words keep their times, and empty segments are dropped."""
     mark_pauses: float | None = _style(

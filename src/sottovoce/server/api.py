@@ -152,10 +152,7 @@ def shown_path(route: Route) -> str:
     return route.path.replace(":path", "")
 
 
-HEADERS = {
-    401: {"www-authenticate": "Bearer"},
-    426: {"connection": "upgrade", "upgrade": "websocket"},
-}
+HEADERS = {401: {"www-authenticate": "Bearer"}, 426: {"connection": "upgrade", "upgrade": "websocket"}}
 """Of errors, by their status. Source: RFC 9110, 15.5.2 and 15.5.22."""
 
 

@@ -36,9 +36,7 @@ MAX_QUEUED = 256
 
 @contextmanager
 def serving_on_ray(
-    settings: ServerSettings,
-    open_model: Callable[[str], Recogniser],
-    replicas: Replicas,
+    settings: ServerSettings, open_model: Callable[[str], Recogniser], replicas: Replicas
 ) -> Iterator[None]:
     """Deploy the app, which then answers at its address on every machine of the cluster.
 

@@ -71,10 +71,7 @@ VERSIONS = range(4, 7)
 """Of the binary layout: types have numbers since 4; 5 and 6 changed other files."""
 SPECIFICATION = "WhisperSpec"
 REVISIONS = range(1, 4)
-DTYPES: tuple[np.dtype[np.generic], ...] = (
-    *map(np.dtype, ("<f4", "i1", "<i2", "<i4", "<f2")),
-    BFLOAT16,
-)
+DTYPES: tuple[np.dtype[np.generic], ...] = (*map(np.dtype, ("<f4", "i1", "<i2", "<i4", "<f2")), BFLOAT16)
 
 
 @dataclass(frozen=True, slots=True)

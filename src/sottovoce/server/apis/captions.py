@@ -416,5 +416,5 @@ API = Api(
     routes=(
         SocketRoute("/v1/captions", Publisher.at, check=check_publisher),
         SocketRoute("/v1/captions/read", Reader.at, Auth.OPEN, check_reader),
-    ),
+    )
 )

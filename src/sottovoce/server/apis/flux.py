@@ -202,10 +202,7 @@ class FluxConnection(deepgram.DeepgramSocket[FluxParams]):
     async def configured(self, message: Mapping[str, object]) -> None:
         params = self.params
         self._turns.configure(params, self.processed_s)
-        answer: dict[str, Json] = {
-            "thresholds": params.thresholds.document,
-            "keyterms": list(params.terms),
-        }
+        answer: dict[str, Json] = {"thresholds": params.thresholds.document, "keyterms": list(params.terms)}
         if params.has_hints:
             answer["language_hints"] = list(params.languages)
         await self.send(self._turns.message("ConfigureSuccess", **answer))

@@ -660,5 +660,5 @@ API = api.Api(
         api.http_route(
             "DELETE", ONE_JOB, delete_job, "Stop a job and remove it", api.json_answers(DELETED), NAME
         ),
-    ),
+    )
 )

@@ -485,5 +485,5 @@ API = api.Api(
             body=api.form(TRANSLATION_FIELDS),
             reads_query=True,
         ),
-    ),
+    )
 )

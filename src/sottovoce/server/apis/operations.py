@@ -138,5 +138,5 @@ API = api.Api(
         api.http_route("GET", "/openapi.json", openapi, "This document", api.json_answers(api.an_object())),
         api.http_route("GET", "/v1/models", model_list, "Models that may be asked for", MODELS),
         api.http_route("GET", ONE_MODEL, model_info, "One model", api.json_answers(MODEL), NAME),
-    ),
+    )
 )

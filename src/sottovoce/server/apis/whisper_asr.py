@@ -138,5 +138,5 @@ API = api.Api(
             "The version, as Subgen",
             api.json_answers(api.an_object("version", version=api.STRING)),
         ),
-    ),
+    )
 )
