@@ -34,6 +34,7 @@ from sottovoce.server.errors import ApiError, invalid_options, invalid_value, un
 from sottovoce.server.fields import LANGUAGE_EXAMPLES
 from sottovoce.server.live import PcmReader, WebSocketConnection
 from sottovoce.server.models import ModelRegistry, resolve_model_id
+from sottovoce.server.scheduler import Command
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, received_body, running_job
 from sottovoce.speakers.labels import letter, letter_index
@@ -205,6 +206,10 @@ class Query:
             )
 
     @property
+    def finals(self) -> Finals:
+        return fields.read_finals("finals", self.last.get("finals", "committed"))
+
+    @property
     def language_hints(self) -> tuple[str, ...]:
         return fields.read_codes("language_hint", self.values.get("language_hint", ()))
 
@@ -249,7 +254,7 @@ def stream_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> 
         common_params(query, registry),
         eagerness=cast(Eagerness, endpointing) if is_semantic else None,
         interim_results=query.flag("interim_results"),
-        finals=fields.read_finals("finals", query.last.get("finals", "committed")),
+        finals=query.finals,
         vad_events=query.flag("vad_events"),
         pause_ms=DEFAULT_PAUSE_MS if is_semantic else read_pause(endpointing),
         utterance_end_ms=None
@@ -344,7 +349,10 @@ class DeepgramSocket(WebSocketConnection, Generic[P]):
         await self.websocket.accept(first if first in KEY_SCHEMES else None)
 
     async def queue_stream(self, data: bytes) -> None:
-        if self._container is not None:
+        """b"", by which older clients end the stream, closes it."""
+        if not data:
+            await self.close_stream()
+        elif self._container is not None:
             await self.queue_container(self._container, data)
         else:
             await self.queue_bytes(self._reader, data)
@@ -356,7 +364,19 @@ class DeepgramSocket(WebSocketConnection, Generic[P]):
             await self.queue_audio(self._reader.flush())
         await self.request_close()
 
-    async def take_configure(self, message: Mapping[str, object]) -> None:
+    async def act_on(self, message: Mapping[str, object], end: str, on_end: Command) -> None:
+        """end: the type of the message that ends speech or a turn. Raises: ApiError 400 for another type."""
+        kind = message.get("type")
+        if kind == "CloseStream":
+            await self.close_stream()
+        elif kind == end:
+            await self.queue.put(on_end)
+        elif kind == "Configure":
+            await self._take_configure(message)
+        elif kind != "KeepAlive":
+            raise invalid_value("type", f"{end}, KeepAlive, CloseStream or Configure", fields.quoted(kind))
+
+    async def _take_configure(self, message: Mapping[str, object]) -> None:
         try:
             self.read = self.changed(message)
         except ApiError as fault:
@@ -404,11 +424,9 @@ class DeepgramConnection(DeepgramSocket[DeepgramParams]):
     async def on_message(self, message: bytes | str) -> None:
         if isinstance(message, str):
             await self._take_text(message)
-        elif message:
+        else:
             self._results[0].audio.update(message)
             await self.queue_stream(message)
-        else:  # older clients end the stream so
-            await self.close_stream()
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         for results in self._results:
@@ -427,17 +445,7 @@ class DeepgramConnection(DeepgramSocket[DeepgramParams]):
     async def _take_text(self, text: str) -> None:
         try:
             message = fields.read_object("message", fields.read_json(text))
-            kind = message.get("type")
-            if kind == "CloseStream":
-                await self.close_stream()
-            elif kind == "Finalize":
-                await self.queue.put(self._finalize)
-            elif kind == "Configure":
-                await self.take_configure(message)
-            elif kind != "KeepAlive":
-                raise invalid_value(
-                    "type", "Finalize, KeepAlive, CloseStream or Configure", fields.quoted(kind)
-                )
+            await self.act_on(message, "Finalize", self._finalize)
         except ApiError as fault:
             document = self.error_document(fault)
             await self.send({**document, "variant": "SchemaError", "message": text[:200]})
@@ -451,11 +459,7 @@ class DeepgramConnection(DeepgramSocket[DeepgramParams]):
         given = message.get("keyterms")
         if message.get("features"):
             raise unsupported("features")
-        return (
-            self.read
-            if given is None
-            else replace(self.read, terms=fields.check_terms(fields.read_list("keyterms", given)))
-        )
+        return self.read if given is None else replace(self.read, terms=fields.read_list("keyterms", given))
 
     def configure_failure(self, fault: ApiError, message: Mapping[str, object]) -> dict[str, Json]:
         terms = message.get("keyterms")

@@ -40,7 +40,6 @@ CONFIGURE_FIELDS: fields.KnownFields = {
     **fields.known_fields("type", "keyterms", "language_hints", "numerals"),
     "thresholds": fields.known_fields(*THRESHOLDS),
 }
-MESSAGES = "CloseStream, ForceEndTurn, Configure or KeepAlive"
 MOST_WORDS = 1_000
 """Of a turn: every message has all of them."""
 
@@ -118,7 +117,7 @@ def flux_params(pairs: Iterable[tuple[str, str]], registry: ModelRegistry) -> Fl
         terms=query.terms,
         raw=raw,
         text=query.text,
-        finals=fields.read_finals("finals", query.last.get("finals", "committed")),
+        finals=query.finals,
         thresholds=read_thresholds(query.last, TurnThresholds()),
         ignored=registry.ignored(model, query.ignored),
     )
@@ -144,7 +143,7 @@ def configured_flux(params: FluxParams, message: Mapping[str, object]) -> FluxPa
     ignored = fields.unknown_fields(message, CONFIGURE_FIELDS)
     changed = replace(params, thresholds=read_thresholds(thresholds, params.thresholds), ignored=ignored)
     if "keyterms" in given:
-        changed = replace(changed, terms=fields.check_terms(fields.read_list("keyterms", given["keyterms"])))
+        changed = replace(changed, terms=fields.read_list("keyterms", given["keyterms"]))
     if "language_hints" in given:
         hints = fields.read_codes(
             "language_hints", fields.read_list("language_hints", given["language_hints"])
@@ -167,18 +166,11 @@ class FluxConnection(deepgram.DeepgramSocket[FluxParams]):
 
     async def on_message(self, message: bytes | str) -> None:
         if isinstance(message, bytes):
-            await (self.queue_stream(message) if message else self.close_stream())
-            return
-        given = fields.read_typed_message(message, f"audio as binary, or {MESSAGES}")
-        kind = given["type"]
-        if kind == "CloseStream":
-            await self.close_stream()
-        elif kind == "ForceEndTurn":
-            await self.queue.put(self._force)
-        elif kind == "Configure":
-            await self.take_configure(given)
-        elif kind != "KeepAlive":
-            raise invalid_value("type", MESSAGES, fields.quoted(kind))
+            await self.queue_stream(message)
+        else:
+            expected = "audio as binary, or ForceEndTurn, KeepAlive, CloseStream or Configure"
+            given = fields.read_typed_message(message, expected)
+            await self.act_on(given, "ForceEndTurn", self._force)
 
     def render(self, events: Sequence[Event]) -> Iterator[dict[str, Json]]:
         return self._turns.render(events, self.processed_s)
