@@ -21,7 +21,7 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -57,7 +57,7 @@ from sottovoce.server.fields import Fields, query_of, read_number
 from sottovoce.server.services import Services, key_of, run_until_first, services_of
 from sottovoce.server.settings import JobSettings, network_of
 from sottovoce.server.uploads import FileRequest, UploadedFile, checked_request, received_form, with_rules
-from sottovoce.text.files import whole_file
+from sottovoce.text.files import from_json, whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class TranscriptionJob:
     duration: float = 0.0
     response_format: str = "json"
     progress: float = 0.0
-    error: dict[str, Json] | None = None
+    error: Mapping[str, object] | None = None
     webhook: Webhook | None = None
 
     owner: str = ""
@@ -297,13 +297,11 @@ def load_jobs(folder: Path) -> list[TranscriptionJob]:
         if ID.fullmatch(path.name) is None:
             continue
         try:
-            record = json.loads((path / RECORD).read_text(encoding="utf-8"))
-            webhook, fields = record.pop("webhook"), [(name, value) for name, value in record.pop("fields")]
-            job = TranscriptionJob(**record, webhook=webhook and Webhook(**webhook), fields=fields)
+            job = from_json(TranscriptionJob, (path / RECORD).read_bytes(), RECORD)
             if job.finished_at is None and not (path / RECORDING).is_file():
-                raise ValueError("no recording")
-        except (OSError, ValueError, TypeError, KeyError):
-            logger.warning("an incomplete job is removed", extra={"job": path.name})
+                raise OptionError(f"{RECORDING}: expected a file, got none")
+        except (OSError, OptionError) as error:
+            logger.warning("an incomplete job is removed", extra={"job": path.name, "cause": cause_of(error)})
             remove_folder(path)
             continue
         if job.status == "running":
