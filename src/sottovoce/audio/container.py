@@ -663,10 +663,14 @@ class SourceRequest:
 
 
 class BlockSource:
-    """A recording that yields blocks (n_channels, n) float32 at 16 kHz once, from first_sample on."""
+    """A recording that yields blocks (n_channels, n) float32 at 16 kHz once, from first_sample on.
+
+    fills_gaps: whether silence may replace missing sound.
+    """
 
     info: AudioInfo
     first_sample = 0
+    fills_gaps = False
 
     def blocks(self) -> Iterator[Samples]:
         raise NotImplementedError
@@ -726,6 +730,7 @@ class ContainerDecoder(BlockSource):
         self._container = _open_container(self._file, raw, is_live=not self._request.joined_s)
         try:
             self._stream = _audio_stream(self._container, self._name, track)
+            self.fills_gaps = _format(self._container) in STAMPED_FORMATS
         except BaseException:
             self._container.close()
             raise

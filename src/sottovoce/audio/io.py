@@ -367,6 +367,8 @@ class AudioReader:
         return gaps
 
     def _note_pauses(self, block: Samples) -> None:
+        if not self._source.fills_gaps:
+            return
         is_sound = (np.abs(block) > QUIET).any(axis=0) if len(block) > 1 else np.abs(block[0]) > QUIET
         was_sound = self._quiet_from == self._n_read
         edges = self._n_read + np.flatnonzero(np.diff(is_sound, prepend=was_sound))

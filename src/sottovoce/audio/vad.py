@@ -281,8 +281,7 @@ class SpeechFinder:
 
     def _take(self, probabilities: Sequence[float]) -> None:
         for segmenter in self._segmenters:
-            for probability in probabilities:
-                segmenter.push(probability)
+            segmenter.push(probabilities)
 
     def segments(self, start_sample: int = 0, end_sample: int | None = None) -> list[SpeechSegment]:
         """Return the speech between two samples, cut to them and to the last sample read."""
@@ -305,17 +304,21 @@ class _Segmenter:
         self._silence: int | None = None
         self._pauses: list[SpeechSegment] = []
 
-    def push(self, probability: float) -> None:
-        now, self._position = self._position, self._position + WINDOW_SAMPLES
-        if probability >= self._least:
-            self._add_speech(now)
-        if self._start is not None and now - self._start > self._longest:
-            self._cut(self._start, now)
-        if self._start is not None and probability < self._exit:
-            if self._silence is None:
-                self._silence = now
-            if now - self._silence >= self._pause:
-                self._close(self._start, self._silence)
+    def push(self, probabilities: Sequence[float]) -> None:
+        first, self._position = self._position, self._position + len(probabilities) * WINDOW_SAMPLES
+        least = self._least
+        for now, probability in zip(range(first, self._position, WINDOW_SAMPLES), probabilities, strict=True):
+            if probability >= least and (self._start is None or self._silence is not None):
+                self._add_speech(now)
+            if self._start is None:
+                continue
+            if now - self._start > self._longest:
+                self._cut(self._start, now)
+            if probability < self._exit and self._start is not None:
+                if self._silence is None:
+                    self._silence = now
+                if now - self._silence >= self._pause:
+                    self._close(self._start, self._silence)
 
     def finish(self, n_samples: int) -> None:
         if self._start is not None:

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from sottovoce.errors import OptionError
@@ -247,16 +247,17 @@ class CueMaker:
 
     def _lines_of(self, units: Sequence[_Unit]) -> list[list[_Unit]]:
         def cost(first: int, last: int) -> _Cost:
-            line, rest = units[first:last], units[last : last + 1]
-            unevenness = (_n_cells(line) / even - 1) ** 2
-            splits_clause = bool(rest) and not ends_with(line[-1].text, SENTENCE_ENDS + CLAUSE_ENDS)
-            return 1, unevenness + (len(line) == 1) + splits_clause
+            n_cells = units[first].n_first_cells + n_before[last] - n_before[first + 1]
+            splits_clause = last < len(units) and not ends_clause[last - 1]
+            return 1, (n_cells / even - 1) ** 2 + (last - first == 1) + splits_clause
 
         ends = partial(self._ends, units, 1)
         longest = _cheapest_pieces(units, ends, None)
         if not self._is_for_reading or len(longest) < 2:
             return longest
         even = max(1.0, _n_cells(units) / len(longest))  # a soft hyphen alone has no width
+        n_before = [0, *accumulate(unit.n_cells for unit in units)]
+        ends_clause = [ends_with(unit.text, SENTENCE_ENDS + CLAUSE_ENDS) for unit in units]
         return _cheapest_pieces(units, ends, cost)
 
     def _line_width(self, unit: _Unit) -> float:

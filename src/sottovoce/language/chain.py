@@ -156,23 +156,22 @@ def posterior(
 
     before: index of the language before the first span.
     """
-    n_spans = len(evidence)
-    forward, backward = np.empty_like(evidence), np.zeros_like(evidence)
-    belief, log_likelihood = _beginning(log_prior, change, before), 0.0
-    for index, of_span in enumerate(evidence):
-        joint = (moved(belief, log_prior, change) if index else belief) + of_span
-        total = float(np.logaddexp.reduce(joint))
-        log_likelihood += total
-        belief = forward[index] = joint - total
-    stay = np.log1p(-np.exp(-change))
-    for index in range(n_spans - 1, 0, -1):
-        joint = backward[index] + evidence[index]
-        changed = np.logaddexp.reduce(log_prior + joint) - change
-        back = np.logaddexp(joint + stay, changed)
-        backward[index - 1] = back - back.max()
-    joint = forward + backward
-    spoken: Array = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
-    return spoken, log_likelihood
+    highest = evidence.max(axis=1, keepdims=True)
+    likelihood, stay = np.exp(evidence - highest), -math.expm1(-change)
+    drawn = np.exp(log_prior - change)
+    joint, totals = np.empty_like(evidence), np.empty(len(evidence))
+    belief = np.exp(_beginning(log_prior, change, before))
+    for index, of_span in enumerate(likelihood):
+        if index:
+            belief = stay * belief + drawn
+        totals[index] = total = belief @ of_span
+        belief = joint[index] = belief * of_span / total
+    ahead = np.ones(len(log_prior))
+    for index in range(len(evidence) - 1, 0, -1):
+        ahead = ahead * likelihood[index] / totals[index]
+        ahead = stay * ahead + drawn @ ahead
+        joint[index - 1] *= ahead
+    return joint / joint.sum(axis=1, keepdims=True), float(np.log(totals).sum() + highest.sum())
 
 
 def best_path(evidence: Array, log_prior: Array, change: float, before: int | None = None) -> list[int]:

@@ -134,9 +134,11 @@ class EncoderMode:
         """Whether only some frames of a full window's padding are computed."""
         return self.stride > 1 and self.tail_s is None
 
-    def whole(self) -> EncoderMode:
-        """Return the mode with the same padding that recomputes everything."""
-        return EncoderMode(self.tail_s, self.stride, self.anchors, self.bucket_s)
+    @lru_cache(maxsize=64)  # noqa: B019 - a value, not a resource
+    def whole(self, most_stride: int | None = None) -> EncoderMode:
+        """Return the mode with the same padding, or a denser one, that recomputes everything."""
+        stride = self.stride if most_stride is None else min(self.stride, most_stride)
+        return EncoderMode(self.tail_s, stride, self.anchors, self.bucket_s)
 
     def padding(self, n_content: int, n_full: int) -> Padding:
         """Lay out the padding after n_content encoder frames. n_full: of the full window."""

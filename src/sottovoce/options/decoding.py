@@ -11,12 +11,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from sottovoce.errors import OptionError
-from sottovoce.options.schema import ApiField, Option, check_options, in_python
+from sottovoce.options.schema import ApiField, Option, check_options, in_python, unchecked
 from sottovoce.text.disfluency import check_verbatim
 from sottovoce.text.languages import find_language
 from sottovoce.types import SAMPLE_RATE, Segment, Task
@@ -193,8 +193,8 @@ class DecodingOptions:
     def at_temperature(self, temperature: float) -> DecodingOptions:
         """Return these options with beam search only at temperature 0, and best_of only above."""
         if temperature > 0.0:
-            return replace(self, temperature=temperature, beam_size=None, patience=None)
-        return replace(self, temperature=0.0, best_of=None)
+            return unchecked(self, temperature=temperature, beam_size=None, patience=None)
+        return unchecked(self, temperature=0.0, best_of=None)
 
 
 def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
@@ -205,7 +205,8 @@ def shared_options(options: Sequence[DecodingOptions]) -> DecodingOptions:
     if not options:
         raise OptionError("decoding options: expected one for every window, got none")
     common = [
-        replace(each, prompt=None, hotwords=None, language=None, seed=0, sample_len=None) for each in options
+        unchecked(each, prompt=None, hotwords=None, language=None, seed=0, sample_len=None)
+        for each in options
     ]
     if any(each != common[0] for each in common):
         raise OptionError(
@@ -292,8 +293,8 @@ class FallbackOptions:
         check_options(self)
 
     def at_temperature(self, options: DecodingOptions, temperature: float, seed: int) -> DecodingOptions:
-        chosen = replace(options.at_temperature(temperature), seed=seed)
-        return chosen if self.best_of is None else replace(chosen, best_of=self.best_of)
+        chosen = unchecked(options.at_temperature(temperature), seed=seed)
+        return chosen if self.best_of is None else unchecked(chosen, best_of=self.best_of)
 
     def repeats(self, result: ScoredText) -> bool:
         limit = self.compression_ratio_threshold

@@ -233,6 +233,15 @@ def check_options(chosen: DataclassInstance) -> None:
             option.check(getattr(chosen, option.field))
 
 
+def unchecked(chosen: Owner, **values: object) -> Owner:
+    """Return a copy with values of some fields, without checks."""
+    copied = object.__new__(type(chosen))
+    for declared in dataclasses.fields(chosen):
+        name = declared.name
+        object.__setattr__(copied, name, values[name] if name in values else getattr(chosen, name))
+    return copied
+
+
 def from_values(owner: type[T], values: Mapping[str, object], **others: object) -> T:
     """Build a dataclass of options from values by key; None leaves the default.
 

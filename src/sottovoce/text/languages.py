@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from sottovoce.errors import OptionError
 
@@ -129,6 +129,7 @@ def find_language(text: str, among: tuple[str, ...] | None = None) -> str:
     return code
 
 
+@lru_cache(maxsize=512)
 def _find(text: str) -> Language:
     language = _by_name().get(language_code(text) or "")
     if language is None:

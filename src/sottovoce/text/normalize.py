@@ -106,7 +106,7 @@ BREAKABLE = re.compile(rf"\s*(?:[{UNSPACED_LETTERS}]|[^\s{UNSPACED_LETTERS}]+)")
 
 def width(text: str) -> int:
     """Return the number of terminal cells: 2 for wide characters, 0 for combining ones."""
-    return sum(map(_cells, text))
+    return len(text) if text.isascii() and text.isprintable() else sum(map(_cells, text))
 
 
 def _cells(character: str) -> int:
