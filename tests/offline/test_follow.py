@@ -204,7 +204,7 @@ def test_a_recording_need_not_begin_in_its_own_language(model: Model) -> None:
         for is_beginning, expected in [(True, ["de", "en"]), (False, ["en"])]:
             follower = LanguageFollower(transcriber, features, TranscriptionState())
             follower.restore(FollowerState(True, is_beginning, pieces=tuple(probed)))
-            result = follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en")
+            result = transcriber.runtime.run(follower.runs(encoded, pieces, [(0, 65), (80, 230)], "en"))
             assert [run.language for run in result] == expected
             assert not follower.state(0).is_beginning
 
@@ -220,7 +220,7 @@ def test_without_a_language_before_it_a_window_is_in_its_likeliest_one(model: Mo
         probed = ProbedPiece(piece.start, piece.end, tuple(german), 1.0, 0.0, is_alone=True)
         follower = LanguageFollower(transcriber, features, TranscriptionState())
         follower.restore(FollowerState(False, True, pieces=(probed,)))
-        (run,) = follower.runs(encoded, [piece], [(0, 150)], None)
+        (run,) = transcriber.runtime.run(follower.runs(encoded, [piece], [(0, 150)], None))
         assert run.language == "de"
         assert not follower.is_several
 
@@ -247,7 +247,7 @@ def test_windows_in_one_language_are_asked_about_less_and_clear_hints_always(mod
                 probed.append(ProbedPiece(piece.start, piece.end, tuple(posterior), 1.0, 0.0, is_alone=False))
             follower = LanguageFollower(transcriber, features, TranscriptionState())
             follower.restore(FollowerState(False, False, n_one=n_windows, pieces=tuple(probed)))
-            (run,) = follower.runs(encoded, pieces, [(0, 1)] * 4, "en")
+            (run,) = runtime.run(follower.runs(encoded, pieces, [(0, 1)] * 4, "en"))
             assert run.language == "en"
             return follower._detections[pieces[3]].is_alone
 
@@ -267,9 +267,11 @@ def test_the_language_of_a_part_needs_no_speech_of_earlier_windows(model: Model)
     with Recording(np.zeros(16_000 * 20, np.float32)) as recording, RecordingFeatures(recording) as features:
         follower = LanguageFollower(transcriber, features, TranscriptionState())
         encoded = transcriber.runtime.run(EncodeCall(features.window(0, n_frames=1000)))
-        follower.runs(encoded, [SpeechSpan(0, 200), SpeechSpan(300, 900)], [(0, 100), (150, 450)], "en")
+        pieces = [SpeechSpan(0, 200), SpeechSpan(300, 900)]
+        runtime.run(follower.runs(encoded, pieces, [(0, 100), (150, 450)], "en"))
         features.drop_before(500)
-        assert follower.language_of(SpeechSpan(600, 900), "en", [SpeechSpan(600, 900)]) in ("de", "en")
+        part = SpeechSpan(600, 900)
+        assert runtime.run(follower.language_of(part, "en", [part])) in ("de", "en")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -280,13 +282,13 @@ def test_text_is_likeliest_in_the_language_that_is_spoken(model: Model, language
         features.has(400)
         stretch = SpeechSpan(0, 300)
         together = TextLikelihood(transcriber, features)
-        result = together.log_likelihood_ratios(stretch, LANGUAGES)
+        result = runtime.run(together.log_likelihood_ratios(stretch, LANGUAGES))
         assert max(result, key=lambda code: result[code]) == language
         alone = TextLikelihood(transcriber, features)
-        (nats,) = alone.log_likelihood_ratios(stretch, [language]).values()
+        (nats,) = runtime.run(alone.log_likelihood_ratios(stretch, [language])).values()
         assert nats == pytest.approx(result[language], abs=1e-3)
         runtime.done.clear()
-        assert together.log_likelihood_ratios(stretch, LANGUAGES) == result
+        assert runtime.run(together.log_likelihood_ratios(stretch, LANGUAGES)) == result
         assert not runtime.done, "it is remembered"
 
 

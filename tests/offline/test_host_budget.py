@@ -17,9 +17,9 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.session import Session
-from sottovoce.types import Features
+from sottovoce.types import Features, Floats
 from tests.offline.transcribing import TOKENIZER, Loud, at, transcribe, voice
-from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage
+from tests.runtime.fake import FakeBackend, Hear, Script, ScriptedToken, SpokenLanguage
 
 N_WINDOWS, WINDOW_S, PAUSE_S = 16, 25.0, 6.0
 LENGTH_S = N_WINDOWS * (WINDOW_S + PAUSE_S)
@@ -30,8 +30,8 @@ WORDS = range(1000, 1080)
 class Counting(FakeBackend):
     """encoded: the windows of each call. n_steps: of the decoder."""
 
-    def __init__(self, script: Script) -> None:
-        super().__init__(script)
+    def __init__(self, hear: Hear | Script) -> None:
+        super().__init__(hear)
         self.encoded: list[int] = []
         self.n_steps = 0
 
@@ -86,6 +86,31 @@ def test_a_recording_is_read_once_encoded_at_once_and_decoded_together(
     assert (opened.call_count, backend.encoded) == (1, [N_WINDOWS])
     assert backend.n_steps == 1 + len(WORDS) + 2  # the prompt, words and timestamps of all windows
     assert n_calls < 100 * LENGTH_S
+
+
+def test_what_windows_of_a_batch_skip_is_decoded_together() -> None:
+    def hear(mel: Floats, _: int) -> Script:
+        until_s = 10.0 if mel.shape[1] > 2000 else 14.0
+        words = [
+            ScriptedToken(word, 15 * place) for place, word in enumerate(WORDS, 1) if 0.3 * place < until_s
+        ]
+        timed = (ScriptedToken(at(0.0), 0), *words, ScriptedToken(at(until_s), round(50 * until_s)))
+        return Script(timed, (SpokenLanguage("en", 0, 1500),))
+
+    samples = voice(120.0, *((start, start + WINDOW_S) for start in (0, 30, 60, 90)))
+    texts = []
+    for batch_size in (1, 4):
+        backend = Counting(hear)
+        backend.encoder_mode = BASE
+        decoding = DecodingOptions(language="en")
+        options = TranscribeOptions(decoding=decoding, mode="vad", batch_size=batch_size)
+        with Recording(samples) as recording:
+            transcription = transcribe(backend, TOKENIZER, recording, options, speech_model=Loud())
+            texts.append(transcription.collect().segments)
+        n_calls = 4 // batch_size
+        assert backend.encoded == [batch_size, batch_size] * n_calls
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 8
 
 
 def test_parts_in_several_languages_are_encoded_and_decoded_together() -> None:

@@ -40,7 +40,7 @@ from sottovoce.offline.windows import (
     speech_pieces,
 )
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, is_silence
-from sottovoce.runtime.calls import LanguageProbeCall, SpanProbeCall, decode_with_fallback
+from sottovoce.runtime.calls import LanguageProbeCall, SpanProbeCall, Steps, decode_with_fallback
 
 FARTHEST_WINDOWS = 12
 """Windows searched for speech at the beginning; they stay in memory."""
@@ -75,10 +75,10 @@ def find_language(
         fill: Fill = "silence" if is_openai else "zero"
         if all(features.is_blank(piece.start, piece.end) for piece in window.pieces):
             continue
-        (encoded,) = transcriber.encode(features, [window], fill=fill)
+        (encoded,) = transcriber.runtime.run(transcriber.encode(features, [window], fill=fill))
         if len(kept) < n_kept and (not is_openai or window.n_frames == transcriber.window_frames):
             kept[window] = encoded
-        (detection,) = transcriber.detect(encoded)
+        (detection,) = transcriber.runtime.run(transcriber.detect(encoded))
         is_silent = is_silence(detection.no_speech_prob, threshold)
         (silent if is_silent else spoken).append((detection, float(window.n_frames)))
         if len(spoken) >= options.language_windows:
@@ -106,20 +106,20 @@ class TextLikelihood:
     def __post_init__(self) -> None:
         self._found: dict[SpeechSpan, dict[str, float]] = {}
 
-    def log_likelihood_ratios(self, stretch: SpeechSpan, languages: Sequence[str]) -> dict[str, float]:
+    def log_likelihood_ratios(self, stretch: SpeechSpan, languages: Sequence[str]) -> Steps[dict[str, float]]:
         scores = self._found.setdefault(stretch, {})
         missing = [code for code in languages if code not in scores]
         if missing:
             window = Window((stretch,))
-            (encoded,) = self.transcriber.encode(self.features, [window], is_part=True)
+            (encoded,) = yield from self.transcriber.encode(self.features, [window], is_part=True)
             sample_len = self.transcriber.sample_len(encoded.n_frames)
             options = [
                 DecodingOptions(language=code, without_timestamps=True, sample_len=sample_len)
                 for code in missing
             ]
             rows, tokenizer = encoded.rows([0] * len(missing)), self.transcriber.tokenizer
-            backend, run = self.transcriber.backend, self.transcriber.runtime.run
-            attempts = run(decode_with_fallback(backend, tokenizer, rows, options, ONCE))
+            backend = self.transcriber.backend
+            attempts = yield from decode_with_fallback(backend, tokenizer, rows, options, ONCE)
             for code, attempt in zip(missing, attempts, strict=True):
                 scores[code] = attempt.result.avg_logprob * (len(attempt.result.tokens) + 1)
         return {code: scores[code] for code in languages}
@@ -168,7 +168,6 @@ class LanguageFollower:
     ) -> None:
         tokenizer, listed = transcriber.tokenizer, transcriber.options.decoding.allowed_languages
         codes = tokenizer.language_codes
-        self._runtime = transcriber.runtime
         self._probe = LanguageProbe(transcriber.backend, tokenizer, codes)
         known = (tokenizer.with_language(language).language or "" for language in listed or codes)
         self._codes = list(dict.fromkeys(known))
@@ -196,7 +195,7 @@ class LanguageFollower:
         pieces: Sequence[SpeechSpan],
         spans: Sequence[tuple[int, int]],
         current: str | None,
-    ) -> list[LanguageRun]:
+    ) -> Steps[list[LanguageRun]]:
         """Return the runs of a window's pieces in order; neighbouring runs differ in language.
 
         spans: encoder frames of each piece. current: the language before.
@@ -214,20 +213,20 @@ class LanguageFollower:
             spans = [(0, encoded.n_frames)] * len(pieces)
         new = [index for index, piece in enumerate(pieces) if piece not in self._detections]
         if new:
-            probes = self._runtime.run(SpanProbeCall(self._probe, encoded, [spans[i] for i in new]))
+            probes = yield from SpanProbeCall(self._probe, encoded, [spans[i] for i in new])
             for index, probed in zip(new, probes, strict=True):
                 self._detections[pieces[index]] = ProbedPiece.of(pieces[index], probed, is_alone=is_alone)
                 if is_alone:
                     self._note_outside(pieces[index], probed)
         before = None if is_beginning else self._place_of(current)
         model = self._spans(pieces, before, self._place_of(current or self._likeliest(pieces)))
-        self._ask(model, pieces)
+        yield from self._ask(model, pieces)
         if not self.is_several:
             self.is_several = model.shows_several()
             self._n_one += not self.is_several
             if self.is_several:
                 model.expect_several(before)
-                self._ask(model, pieces)
+                yield from self._ask(model, pieces)
         for piece, posterior in zip(pieces, model.posterior, strict=True):
             detection = self._detections[piece]
             self._detections[piece] = replace(detection, posterior=tuple(posterior.tolist()))
@@ -244,15 +243,15 @@ class LanguageFollower:
         is_opening = pieces[-1].end - pieces[0].start <= mel_frames(ProbeOptions().opening_s)
         return is_short and not self.is_several and (len(pieces) == 1 or is_opening)
 
-    def language_of(self, piece: SpeechSpan, current: str, speech: Sequence[SpeechSpan]) -> str:
+    def language_of(self, piece: SpeechSpan, current: str, speech: Sequence[SpeechSpan]) -> Steps[str]:
         """Detect the language of one piece: `current` unless the recording, or its window, shows several."""
-        self._hear(piece)
+        yield from self._hear(piece)
         place = self._place_of(current)
         model = self._spans([piece], place, None)
         (run,) = model.runs()
         if not self.is_several and run.language != place:
             for stretch in speech:
-                self._hear(stretch)
+                yield from self._hear(stretch)
             self.is_several = self._spans(speech, place, place).shows_several()
         return self._codes[run.language] if self.is_several else current
 
@@ -270,12 +269,12 @@ class LanguageFollower:
 
     def other_language(
         self, piece: SpeechSpan, speech: Sequence[SpeechSpan], language: str, mean: float
-    ) -> tuple[str, float] | None:
+    ) -> Steps[tuple[str, float] | None]:
         """Return a likelier language of improbable text, and its log-likelihood ratio (nats), or None.
 
         mean: log-probability of the text, a token.
         """
-        self._hear(piece)
+        yield from self._hear(piece)
         expected = self._place_of(language)
         assert expected is not None, "the text is in an allowed language"
         model = self._spans([piece], expected, None)
@@ -283,7 +282,7 @@ class LanguageFollower:
             spoken = np.flatnonzero(self._spoken_before(speech[-1].end) >= SPOKEN_S)
             likeliest = np.argsort(-model.sound[0])[:2]
             places = dict.fromkeys([expected, *likeliest.tolist(), *spoken.tolist()])
-            model.read(0, self._text_nats(piece, speech, tuple(places)))
+            model.read(0, (yield from self._text_nats(piece, speech, tuple(places))))
         nats = np.log(np.maximum(model.posterior[0], TINY))
         best = int(nats.argmax())
         if best == expected:
@@ -292,7 +291,7 @@ class LanguageFollower:
             return None
         return self._codes[best], float(nats[best] - nats[expected])
 
-    def border(self, run: LanguageRun, after: LanguageRun) -> int:
+    def border(self, run: LanguageRun, after: LanguageRun) -> Steps[int]:
         """Return the frame of a change: in the pause, or at the quiet moment that separates best."""
         before, first = run.pieces[-1], after.pieces[0]
         if first.start - before.end >= 2:
@@ -303,7 +302,8 @@ class LanguageFollower:
         places = [self._probe.languages.index(code) for code in (run.language, after.language)]
         sides = sides_of(moments, before.start, first.end, SIDE_FRAMES)
         log_mels = [self._features.log_mel(start, end) for start, end in sides]
-        return change_boundary(moments, self._runtime.run(LanguageProbeCall(self._probe, log_mels)), places)
+        probed = yield from LanguageProbeCall(self._probe, log_mels)
+        return change_boundary(moments, probed, places)
 
     def probed_pieces(self, start: int, end: int) -> list[SpeechSpan]:
         inside = [piece for piece in self._detections if start <= piece.start < end]
@@ -349,22 +349,22 @@ class LanguageFollower:
         model = self._spans(pieces, None, None)
         return self._codes[int((model.seconds @ model.posterior).argmax())]
 
-    def _ask(self, model: Spans, pieces: Sequence[SpeechSpan]) -> None:
+    def _ask(self, model: Spans, pieces: Sequence[SpeechSpan]) -> Steps[None]:
         while (question := model.question()) is not None:
             piece = pieces[question.span]
             if question.languages:
-                model.read(question.span, self._text_nats(piece, pieces, question.languages))
+                model.read(question.span, (yield from self._text_nats(piece, pieces, question.languages)))
             else:
-                model.hear(question.span, self._hear(piece))
+                model.hear(question.span, (yield from self._hear(piece)))
 
-    def _hear(self, piece: SpeechSpan) -> ProbedLanguage:
+    def _hear(self, piece: SpeechSpan) -> Steps[ProbedLanguage]:
         detection, stretch = self._detections.get(piece), self._stretch
         if detection is None and stretch and stretch.start <= piece.start and piece.end <= stretch.end:
             of_window = next(each for each in self._detections.values() if each.start == stretch.start)
             detection = self._detections[piece] = replace(of_window, start=piece.start, end=piece.end)
         if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
             log_mel = self._features.log_mel(piece.start, piece.end)
-            (probed,) = self._runtime.run(LanguageProbeCall(self._probe, [log_mel]))
+            (probed,) = yield from LanguageProbeCall(self._probe, [log_mel])
             posterior = () if detection is None else detection.posterior
             detection = replace(ProbedPiece.of(piece, probed, is_alone=True), posterior=posterior)
             self._detections[piece] = detection
@@ -381,9 +381,9 @@ class LanguageFollower:
 
     def _text_nats(
         self, piece: SpeechSpan, pieces: Sequence[SpeechSpan], languages: Sequence[int]
-    ) -> dict[int, float]:
+    ) -> Steps[dict[int, float]]:
         codes = [self._codes[place] for place in languages]
-        nats = self._text.log_likelihood_ratios(with_silence([piece], pieces), codes)
+        nats = yield from self._text.log_likelihood_ratios(with_silence([piece], pieces), codes)
         return {place: nats[code] for place, code in zip(languages, codes, strict=True)}
 
     def _place_of(self, language: str | None) -> int | None:
@@ -439,23 +439,24 @@ class WindowLanguages:
         self.progress.language, self.progress.detection = detected.detection.language, detected.detection
         return detected.encoded
 
-    def divided(self, window: Window, encoded: EncoderOutput) -> list[Window]:
+    def divided(self, window: Window, encoded: EncoderOutput) -> Steps[list[Window]]:
         state, follower = self.progress, self.follower
         if follower is None:
             if state.language is None:  # all windows until here were blank
-                (state.detection,) = self.transcriber.detect(encoded)
+                (state.detection,) = yield from self.transcriber.detect(encoded)
                 state.language = state.detection.language
             return [replace(window, language=state.language)]
         if state.detection is None:
-            (state.detection,) = self.transcriber.detect(encoded)
+            (state.detection,) = yield from self.transcriber.detect(encoded)
         pieces = self.speech_in(window)
         if not pieces:
             return [replace(window, language=state.language or state.detection.language)]
         spans = [_span(window, piece) for piece in pieces]
-        runs = follower.runs(encoded, pieces, spans, state.language)
+        runs = yield from follower.runs(encoded, pieces, spans, state.language)
         parts, rest = [], window
         for run, after in pairwise(runs):
-            head, rest = rest.split(rest.window_frame(follower.border(run, after)))
+            border = yield from follower.border(run, after)
+            head, rest = rest.split(rest.window_frame(border))
             parts.append(replace(head, language=run.language, probability=run.probability, is_cut=True))
         language, probability = runs[-1].language, runs[-1].probability
         return [*parts, replace(rest, language=language, probability=probability, is_cut=bool(parts))]

@@ -52,6 +52,7 @@ from sottovoce.offline.verify import (
     DecodedWindow,
     SkippedSpeechRecovery,
     SpeechPresence,
+    VerifiedWindow,
     WindowSpan,
     may_be_halved,
     skip_hallucinations,
@@ -99,9 +100,8 @@ class WindowOrder(ABC):
     finds_again: ClassVar[bool] = False
     last_speech_s = 0.0
 
-    @property
-    def options(self) -> TranscribeOptions:
-        return self.transcriber.options
+    def __post_init__(self) -> None:
+        self.options, self.run = self.transcriber.options, self.transcriber.runtime.run
 
     @abstractmethod
     def restore(self, place: Place) -> None: ...
@@ -142,6 +142,7 @@ class SeekWindows(WindowOrder):
     finds_again = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         clips = self.options.clips
         self._clips = [(mel_frames(start), None if end is None else mel_frames(end)) for start, end in clips]
         self._encoded: dict[Window, EncoderOutput] = {}
@@ -197,7 +198,7 @@ class SeekWindows(WindowOrder):
         window, encoded = self.locate(end)
         self.progress.language = window.language
         if encoded is None:
-            (encoded,) = self.transcriber.encode(self.features, [window], is_part=True)
+            (encoded,) = self.run(self.transcriber.encode(self.features, [window], is_part=True))
         is_rest = self.languages.expects_several and window.n_frames < SHORTEST_PROMPTED_FRAMES
         return LanguageWindow(window, encoded, is_prompted=not is_rest)
 
@@ -213,8 +214,8 @@ class SeekWindows(WindowOrder):
         if parts:
             return replace(parts[0], pieces=(SpeechSpan(seek, parts[0].end),)), None
         window, first, self._encoded = self._window(seek, end), self._encoded, {}
-        encoded = first.get(window) or self.transcriber.encode(self.features, [window])[0]
-        first_part, *others = self.languages.divided(window, encoded)
+        encoded = first.get(window) or self.run(self.transcriber.encode(self.features, [window]))[0]
+        first_part, *others = self.run(self.languages.divided(window, encoded))
         if not others:
             return first_part, encoded
         self.place = structs.replace(self.place, parts=(first_part, *others[:-1]))
@@ -324,6 +325,7 @@ class PackedWindows(WindowOrder):
     packed: Iterator[Window]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._n_packed = 0
         self._encoded: dict[Window, EncoderOutput] = {}
         self._ahead: deque[Window] = deque()
@@ -365,14 +367,17 @@ class PackedWindows(WindowOrder):
     def _in_one_language_each(self, windows: Sequence[Window]) -> list[LanguageWindow]:
         states, self._encoded = self._encoded, {}
         whole = [window for window in windows if not window.is_cut and window not in states]
-        states |= zip(whole, self.transcriber.encode(self.features, whole), strict=True)
+        states |= zip(whole, self.run(self.transcriber.encode(self.features, whole)), strict=True)
         parts: list[tuple[Window, Window]] = []
         for window in windows:
-            divided = [window] if window.language else self.languages.divided(window, states[window])
+            divided = [window]
+            if window.language is None:
+                divided = self.run(self.languages.divided(window, states[window]))
             parts += [(part, part if part.is_cut else window) for part in divided]
             self.progress.language = divided[-1].language
         cut = [part for part, _ in parts if part.is_cut]
-        states |= zip(cut, self.transcriber.encode(self.features, cut, is_part=True), strict=True)
+        encoded = self.run(self.transcriber.encode(self.features, cut, is_part=True))
+        states |= zip(cut, encoded, strict=True)
         return [LanguageWindow(part, states[encoded]) for part, encoded in parts]
 
     def covered(
@@ -546,7 +551,7 @@ class _Pipeline:
         skipped = self.progress.skipped
         decoded = self._decoded(batch) if batch else []
         kept, after = self.windows.covered(decoded)
-        verified = [self._verified(*pair) for pair in kept]
+        verified = self._verified(kept)
         if self.windows.finds_again and had_one_language and self.languages.expects_several:
             self.progress.skipped = skipped
             return None
@@ -567,19 +572,20 @@ class _Pipeline:
             for window in windows
         ]
         encoded = windows[0].encoded.joined([window.encoded for window in windows[1:]])
-        attempts = transcriber.decode(encoded, requests)
+        attempts = transcriber.runtime.run(transcriber.decode(encoded, requests))
         decoded = [
             self._cut(window.window, encoded.rows([index]), attempt)
             for index, (window, attempt) in enumerate(zip(windows, attempts, strict=True))
         ]
         if not self.options.needs_words or all(window.is_silent for window in decoded):
             return decoded
-        cuts = transcriber.with_words(
+        words = transcriber.with_words(
             encoded,
             [(window.cut, window.result, window.window.n_frames) for window in decoded],
             window_start=windows[0].window.origin_s,
             last_speech=self.windows.last_speech_s,
         )
+        cuts = transcriber.runtime.run(words)
         return [replace(window, cut=cut) for window, cut in zip(decoded, cuts, strict=True)]
 
     def _cut(self, window: Window, encoded: EncoderOutput, attempt: Attempt) -> DecodedWindow:
@@ -593,22 +599,32 @@ class _Pipeline:
             cut = self.transcriber.cut(attempt, window.origin, n_frames, keep_open=window.is_packed)
         return DecodedWindow(window, encoded, cut, result, attempt.last_temperature, is_rejected)
 
-    def _verified(self, decoded: DecodedWindow, done: Window) -> ReadWindow:
+    def _verified(self, kept: Sequence[tuple[DecodedWindow, Window]]) -> list[ReadWindow]:
+        windows = [(self._with_text(decoded), done) for decoded, done in kept]
+        if self.options.read_again:
+            verified = [VerifiedWindow(decoded, self.languages.speech_in(done)) for decoded, done in windows]
+            texts = self.transcriber.runtime.run(self._recovery.recovered(verified))
+        else:
+            texts = [decoded.segments for decoded, _ in windows]
+            self.progress.skipped += tuple(
+                (seconds_of(piece.start), seconds_of(piece.end))
+                for decoded, done in windows
+                if decoded.is_silent and self.options.fallback.repeats(decoded.result)
+                for piece in done.pieces
+            )
+        return [
+            ReadWindow(done, decoded.is_silent, decoded.last_temperature, tuple(segments))
+            for (decoded, done), segments in zip(windows, texts, strict=True)
+        ]
+
+    def _with_text(self, decoded: DecodedWindow) -> DecodedWindow:
         segments = list(self.transcriber.segments(decoded.cut, decoded.result))
         if self.languages.expects_several:
             probability = decoded.window.probability
             segments = [replace(segment, language_probability=probability) for segment in segments]
         if self.options.read_again and not decoded.window.is_packed:
             segments = self._spoken(segments)
-        decoded = replace(decoded, cut=replace(decoded.cut, segments=tuple(segments)))
-        segments = decoded.segments
-        if self.options.read_again:
-            segments = self._recovery.recovered(decoded, self.languages.speech_in(done))
-        elif decoded.is_silent and self.options.fallback.repeats(decoded.result):
-            self.progress.skipped += tuple(
-                (seconds_of(piece.start), seconds_of(piece.end)) for piece in done.pieces
-            )
-        return ReadWindow(done, decoded.is_silent, decoded.last_temperature, tuple(segments))
+        return replace(decoded, cut=replace(decoded.cut, segments=tuple(segments)))
 
     def _spoken(self, segments: Sequence[Segment]) -> list[Segment]:
         voices = self.voices

@@ -29,6 +29,7 @@ from sottovoce.models.dims import EncoderMode
 from sottovoce.offline.resume import ResumePoint, TranscriptionState
 from sottovoce.offline.windows import SpeechSpan, Window, WindowCut, cut_window, with_english
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions
+from sottovoce.options.schema import unchecked
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import (
     AlignWordsCall,
@@ -39,6 +40,7 @@ from sottovoce.runtime.calls import (
     Steps,
     decode_with_fallback,
 )
+from sottovoce.text.disfluency import check_verbatim
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
@@ -266,7 +268,7 @@ class Transcriber:
         is_open = self.options.read_again and self.options.audio_ctx is None
         if not (is_open and mode.has_sparse_padding):
             return None
-        return replace(mode.whole(), stride=min(mode.stride, MOST_STRIDE))
+        return mode.whole(MOST_STRIDE)
 
     def encode(
         self,
@@ -275,17 +277,12 @@ class Transcriber:
         *,
         is_part: bool = False,
         fill: Fill = "zero",
-    ) -> list[EncoderOutput]:
+    ) -> Steps[list[EncoderOutput]]:
         """Encode windows to a batch of 1 each, which does not depend on the others.
 
         is_part: of windows, which are encoded with short padding without a mode too. fill: behind the audio
         of full windows, see `RecordingFeatures.window`.
         """
-        return self.runtime.run(self._encoded(features, windows, is_part, fill))
-
-    def _encoded(
-        self, features: RecordingFeatures, windows: Sequence[Window], is_part: bool, fill: Fill
-    ) -> Steps[list[EncoderOutput]]:
         encoded: dict[int, EncoderOutput] = {}
         mode, growing = self.window_mode, dict[int, IncrementalWindow]()
         by_length: dict[int, dict[int, Floats]] = {}
@@ -342,9 +339,8 @@ class Transcriber:
     def tokenizer_of(self, language: str) -> Tokenizer:
         return self.tokenizer.with_language(language).with_task(self.options.decoding.task)
 
-    def detect(self, encoded: EncoderOutput) -> list[LanguageDetection]:
-        allowed = self.options.decoding.allowed_languages
-        return self.runtime.run(DetectLanguageCall(self.tokenizer, encoded, allowed))
+    def detect(self, encoded: EncoderOutput) -> DetectLanguageCall:
+        return DetectLanguageCall(self.tokenizer, encoded, self.options.decoding.allowed_languages)
 
     def combine(self, detections: Sequence[LanguageDetection], weights: Sequence[float]) -> LanguageDetection:
         allowed = self.options.decoding.allowed_languages
@@ -359,7 +355,7 @@ class Transcriber:
         encoded: EncoderOutput,
         requests: Sequence[WindowRequest],
         temperatures: tuple[float, ...] | None = None,
-    ) -> list[Attempt]:
+    ) -> Steps[list[Attempt]]:
         """Decode windows with fallback; temperatures: None: those of the options."""
         attempts: dict[int, Attempt] = {}
         fallback, prefix = self.options.fallback_of_window, self.options.decoding.prefix
@@ -369,16 +365,14 @@ class Transcriber:
         for has_prefix in dict.fromkeys(prefixed):
             rows = [row for row, is_prefixed in enumerate(prefixed) if is_prefixed == has_prefix]
             decoding = replace(self.options.decoding, prefix=prefix if has_prefix else None)
-            decoded = self.runtime.run(
-                decode_with_fallback(
-                    self.backend,
-                    self.tokenizer,
-                    encoded.rows(rows),
-                    [self._decoding_of(requests[row], decoding) for row in rows],
-                    fallback,
-                    divisible=[requests[row].may_split for row in rows],
-                    fusion=self.fusion,
-                )
+            decoded = yield from decode_with_fallback(
+                self.backend,
+                self.tokenizer,
+                encoded.rows(rows),
+                [self._decoding_of(requests[row], decoding) for row in rows],
+                fallback,
+                divisible=[requests[row].may_split for row in rows],
+                fusion=self.fusion,
             )
             opening = opening_tokens(decoding, self.tokenizer)
             for row, attempt in zip(rows, decoded, strict=True):
@@ -390,7 +384,7 @@ class Transcriber:
                 for row, attempt in attempts.items()
                 if attempt.result.language != "en" and not fallback.is_silence(attempt.result)
             ]
-            english = self._in_english(encoded, foreign, requests, fallback)
+            english = yield from self._in_english(encoded, foreign, requests, fallback)
             attempts |= {row: replace(attempts[row], english=result) for row, result in english.items()}
         return [attempts[row] for row in range(len(requests))]
 
@@ -400,7 +394,7 @@ class Transcriber:
         rows: Sequence[int],
         requests: Sequence[WindowRequest],
         fallback: FallbackOptions,
-    ) -> dict[int, DecodingResult]:
+    ) -> Steps[dict[int, DecodingResult]]:
         """Translate windows by row, without loops. Prompts are in the spoken language, and are left out."""
         if not rows:
             return {}
@@ -408,14 +402,15 @@ class Transcriber:
             self.options.decoding, task="translate", prefix=None, verbatim=False, speaker_turns=False
         )
         options = [self._decoding_of(replace(requests[row], prompt=()), decoding) for row in rows]
-        decoded = self.runtime.run(
-            decode_with_fallback(self.backend, self.tokenizer, encoded.rows(rows), options, fallback)
-        )
+        of_rows = encoded.rows(rows)
+        decoded = yield from decode_with_fallback(self.backend, self.tokenizer, of_rows, options, fallback)
         results = zip(rows, (attempt.result for attempt in decoded), strict=True)
         return {row: result for row, result in results if not fallback.repeats(result)}
 
     def _decoding_of(self, request: WindowRequest, decoding: DecodingOptions) -> DecodingOptions:
-        return replace(
+        if decoding.verbatim:
+            check_verbatim(request.language)
+        return unchecked(
             decoding,
             sample_len=self.sample_len(request.n_frames),
             language=request.language,
@@ -450,7 +445,7 @@ class Transcriber:
         *,
         window_start: float = 0.0,
         last_speech: float = 0.0,
-    ) -> list[WindowCut]:
+    ) -> Steps[list[WindowCut]]:
         """Return each window, given its text and log-mel frames of audio, with words as of `place_words`."""
         eot = self.tokenizer.eot
         windows = [
@@ -458,7 +453,7 @@ class Transcriber:
             for cut, result, n_frames in texts
         ]
         speech = {"window_start": window_start, "last_speech": last_speech}
-        aligned = self.runtime.run(AlignWordsCall(encoded, windows))
+        aligned = yield from AlignWordsCall(encoded, windows)
         return [
             replace(cut, segments=place_words(cut.segments, words, self.options, eot=eot, **speech))
             for (cut, _, _), words in zip(texts, aligned, strict=True)

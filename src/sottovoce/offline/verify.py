@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -40,7 +40,8 @@ from sottovoce.offline.windows import (
 )
 from sottovoce.options.decoding import FallbackOptions, VadOptions, is_silence
 from sottovoce.options.transcribe import APPENDED, PREPENDED
-from sottovoce.types import SAMPLE_RATE, Segment, Word
+from sottovoce.runtime.calls import Steps, together
+from sottovoce.types import SAMPLE_RATE, Segment, Span, Word
 
 logger = logging.getLogger(__name__)
 
@@ -326,6 +327,22 @@ class DecodedWindow:
         return [self.window.in_recording(segment) for segment in self.cut.segments]
 
 
+@dataclass(slots=True, eq=False)
+class VerifiedWindow:
+    """A decoded window while it is verified.
+
+    speech: pieces of it. is_loop: its text was a loop, so that parts of it may repeat. recovered: segments of
+    skipped speech. skipped: speech that stays without text (s).
+    """
+
+    decoded: DecodedWindow
+    speech: Sequence[SpeechSpan]
+    is_loop: bool = False
+    segments: list[Segment] = field(default_factory=list)
+    recovered: list[Segment] = field(default_factory=list)
+    skipped: list[Span] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SkippedSpeechRecovery:
     transcriber: Transcriber
@@ -334,100 +351,115 @@ class SkippedSpeechRecovery:
     follower: LanguageFollower | None
     progress: TranscriptionState
 
-    def recovered(self, decoded: DecodedWindow, speech: Sequence[SpeechSpan]) -> list[Segment]:
-        """Decode the skipped speech of a window, and that of loops; return all of its segments in order."""
-        segments, recovered = decoded.segments, list[Segment]()
-        if any(map(self._is_loop, segments)) or not is_covered(
-            segments, speech, self.transcriber.tokenizer.eot
-        ):
-            timed = self._timed(decoded)
-            loops = [segment for segment in timed if self._is_loop(segment)]
-            pairs = [pair for pair in zip(segments, timed, strict=True) if pair[1] not in loops]
-            segments = [segment for segment, _ in pairs]
-            stretches = uncovered(speech, map(covered_by_word, _words_in([spoken for _, spoken in pairs])))
-            for stretch in stretches:
-                recovered += self._decode_again(
-                    stretch, decoded.result.language, segments, speech, is_loop=bool(loops)
-                )
-            segments = [trimmed(segment, spoken.words or (), recovered) for segment, spoken in pairs]
-            for segment in loops:
-                if not any(overlaps(segment, stretch) for stretch in stretches):
-                    self._note_skipped(segment.start, segment.end)
-        if self.follower is not None:
-            segments = self._in_right_languages(decoded, speech, segments, self.follower)
-        return sorted([*segments, *recovered], key=lambda segment: segment.start)
+    def recovered(self, windows: Sequence[VerifiedWindow]) -> Steps[list[list[Segment]]]:
+        """Decode the skipped speech of windows, and that of loops and of other languages.
 
-    def _in_right_languages(
-        self,
-        decoded: DecodedWindow,
-        pieces: Sequence[SpeechSpan],
-        segments: Sequence[Segment],
-        follower: LanguageFollower,
-    ) -> list[Segment]:
-        result, eot = decoded.result, self.transcriber.tokenizer.eot
-        hypotheses: list[LanguageHypothesis] = []
-        for segment, mean in zip(segments, segment_means(result, segments, eot), strict=True):
-            speech = speech_in(segment, pieces)
+        Return all segments of each in order.
+        """
+        yield from together([self._recover(window) for window in windows])
+        if self.follower is not None:
+            yield from self._correct_languages(windows, self.follower)
+        for start_s, end_s in (span for window in windows for span in window.skipped):
+            self._note_skipped(start_s, end_s)
+        return [
+            sorted([*window.segments, *window.recovered], key=lambda segment: segment.start)
+            for window in windows
+        ]
+
+    def _recover(self, window: VerifiedWindow) -> Steps[None]:
+        segments = window.segments = window.decoded.segments
+        is_loop = any(map(self._is_loop, segments))
+        if not is_loop and is_covered(segments, window.speech, self.transcriber.tokenizer.eot):
+            return
+        timed = yield from self._timed(window.decoded)
+        loops = [segment for segment in timed if self._is_loop(segment)]
+        pairs = [pair for pair in zip(segments, timed, strict=True) if pair[1] not in loops]
+        words = _words_in([spoken for _, spoken in pairs])
+        stretches = uncovered(window.speech, map(covered_by_word, words))
+        window.is_loop, language = bool(loops), window.decoded.result.language
+        for stretch in stretches:
+            neighbours = [segment for segment, _ in pairs]
+            window.recovered += yield from self._decode_again(window, stretch, language, neighbours)
+        for segment in loops:
+            if not any(overlaps(segment, stretch) for stretch in stretches):
+                window.skipped.append((segment.start, segment.end))
+        window.segments = [
+            trimmed(segment, spoken.words or (), window.recovered) for segment, spoken in pairs
+        ]
+
+    def _correct_languages(
+        self, windows: Sequence[VerifiedWindow], follower: LanguageFollower
+    ) -> Steps[None]:
+        hypotheses: list[tuple[VerifiedWindow, LanguageHypothesis]] = []
+        for window in windows:
+            of_window = yield from self._hypotheses(window, follower)
+            hypotheses += [(window, each) for each in joined(of_window, window.segments)]
+        again = yield from together(
+            [self._decode_alone(each.speech, each.language) for _, each in hypotheses]
+        )
+        for (window, each), decoded in zip(hypotheses, again, strict=True):
+            if decoded is None:
+                continue
+            mean = text_mean(decoded.result, self.transcriber.tokenizer.eot)
+            if each.is_accepted_by(mean, follower.least_nats):
+                follower.expect_several()
+                at = window.segments.index(each.segments[0])
+                window.segments[at : at + len(each.segments)] = decoded.cut.segments
+
+    def _hypotheses(
+        self, window: VerifiedWindow, follower: LanguageFollower
+    ) -> Steps[list[LanguageHypothesis]]:
+        result, hypotheses = window.decoded.result, list[LanguageHypothesis]()
+        means = segment_means(result, window.segments, self.transcriber.tokenizer.eot)
+        for segment, mean in zip(window.segments, means, strict=True):
+            speech = speech_in(segment, window.speech)
             if mean is None or speech is None or not follower.is_low_confidence(mean):
                 continue
-            if (other := follower.other_language(speech, pieces, result.language, mean)) is not None:
+            other = yield from follower.other_language(speech, window.speech, result.language, mean)
+            if other is not None:
                 hypotheses.append(LanguageHypothesis((segment,), speech, mean, *other))
-        corrected = list(segments)
-        for hypothesis in joined(hypotheses, segments):
-            decoded_again = self._decode_alone(hypothesis.speech, hypothesis.language)
-            if decoded_again is None:
-                continue
-            if hypothesis.is_accepted_by(text_mean(decoded_again.result, eot), follower.least_nats):
-                follower.expect_several()
-                at = corrected.index(hypothesis.segments[0])
-                corrected[at : at + len(hypothesis.segments)] = decoded_again.cut.segments
-        return corrected
+        return hypotheses
 
     def _is_loop(self, segment: Segment) -> bool:
         return self.voices.exceeds_speech_rate(segment, tolerance_s=2 * MARGIN_S)
 
-    def _timed(self, decoded: DecodedWindow) -> list[Segment]:
+    def _timed(self, decoded: DecodedWindow) -> Steps[list[Segment]]:
         is_timed = any(segment.words for segment in decoded.cut.segments)
         if not is_timed and decoded.cut.text_tokens(self.transcriber.tokenizer.eot):
-            decoded = self._with_words(decoded)
+            decoded = yield from self._with_words(decoded)
         return decoded.segments
 
     def _decode_again(
         self,
+        window: VerifiedWindow,
         stretch: Sequence[SpeechSpan],
         language: str,
         neighbours: Sequence[Segment],
-        speech: Sequence[SpeechSpan],
         depth: int = 0,
-        *,
-        is_loop: bool = False,
-    ) -> list[Segment]:
-        """Decode a stretch; is_loop: of a window whose text was a loop, so that its parts may repeat."""
+    ) -> Steps[list[Segment]]:
+        is_loop, segments = window.is_loop, list[Segment]()
         if is_loop and not depth and (halves := in_halves(stretch, evenly=True)):
-            return [
-                segment
-                for half in halves
-                for segment in self._decode_again(half, language, neighbours, speech, 1, is_loop=True)
-            ]
+            for half in halves:
+                segments += yield from self._decode_again(window, half, language, neighbours, 1)
+            return segments
         whole = SpeechSpan(stretch[0].start, stretch[-1].end)
         if self.follower is not None:
-            language = self.follower.language_of(whole, language, speech)
-        decoded = self._decode_alone(whole, language, is_loop=is_loop)
-        segments: list[Segment] = []
+            language = yield from self.follower.language_of(whole, language, window.speech)
+        decoded = yield from self._decode_alone(whole, language, is_loop=is_loop)
         rest = [list(stretch)]
         if decoded is not None:
             segments = list(decoded.cut.segments)
             if not is_loop and repeats_neighbour(segments, neighbours, self.transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
-            rest = uncovered(stretch, map(covered_by_word, _words_in(self._timed(decoded))))
+            timed = yield from self._timed(decoded)
+            rest = uncovered(stretch, map(covered_by_word, _words_in(timed)))
         for left in rest:
             halves = in_halves(left, evenly=is_loop) if depth < DEEPEST else ()
             for half in halves:
-                segments += self._decode_again(
-                    half, language, [*neighbours, *segments], speech, depth + 1, is_loop=is_loop
-                )
+                around = [*neighbours, *segments]
+                segments += yield from self._decode_again(window, half, language, around, depth + 1)
             if not halves:
-                self._note_skipped(seconds_of(left[0].start), seconds_of(left[-1].end))
+                window.skipped.append((seconds_of(left[0].start), seconds_of(left[-1].end)))
         return segments
 
     def _note_skipped(self, start_s: float, end_s: float) -> None:
@@ -438,31 +470,31 @@ class SkippedSpeechRecovery:
 
     def _decode_alone(
         self, piece: SpeechSpan, language: str, *, is_loop: bool = False
-    ) -> DecodedWindow | None:
+    ) -> Steps[DecodedWindow | None]:
         """Decode a piece at the first temperature, as sampling hallucinates; loops at all, until one ends."""
         transcriber, fallback = self.transcriber, self.transcriber.options.fallback
         start = piece.start
         window = Window.of(start, self.features.end_before(piece.end))
-        (encoded,) = transcriber.encode(self.features, [window], is_part=True)
+        (encoded,) = yield from transcriber.encode(self.features, [window], is_part=True)
         for temperature in fallback.temperatures[: None if is_loop else 1]:
             request = WindowRequest(language, (), start, encoded.n_frames)
-            (attempt,) = transcriber.decode(encoded, [request], (temperature,))
+            (attempt,) = yield from transcriber.decode(encoded, [request], (temperature,))
             result = attempt.result
             if not _is_trusted(fallback, result, may_repeat=is_loop):
                 continue
             cut = transcriber.cut(attempt, start, window.n_frames, keep_open=True)
             decoded = DecodedWindow(window, encoded, cut, result)
             if transcriber.options.needs_words:
-                decoded = self._with_words(decoded)
+                decoded = yield from self._with_words(decoded)
             segments = tuple(transcriber.segments(decoded.cut, result))
             if segments and not any(map(self._is_loop, segments)):
                 return replace(decoded, cut=replace(decoded.cut, segments=segments))
         return None
 
-    def _with_words(self, decoded: DecodedWindow) -> DecodedWindow:
+    def _with_words(self, decoded: DecodedWindow) -> Steps[DecodedWindow]:
         window = decoded.window
-        text = (decoded.cut, decoded.result, window.n_frames)
-        (placed,) = self.transcriber.with_words(decoded.encoded, [text], window_start=window.origin_s)
+        text, start_s = (decoded.cut, decoded.result, window.n_frames), window.origin_s
+        (placed,) = yield from self.transcriber.with_words(decoded.encoded, [text], window_start=start_s)
         return replace(decoded, cut=placed)
 
 

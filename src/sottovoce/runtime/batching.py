@@ -455,7 +455,8 @@ class CallBatcher:
 
     def _admit_others(self, priority: Priority) -> None:
         for request in self._others(priority):
-            is_apart = isinstance(request.call, EncodeCall) and not self.batching.files_together
+            is_encoder = isinstance(request.call, EncodeCall | IncrementalEncodeCall)
+            is_apart = is_encoder and not self.batching.files_together
             key = None if is_apart or request.call is None else request.call.batch_key
             self._admit(request, self._together[priority], key)
 

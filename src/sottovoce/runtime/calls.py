@@ -183,6 +183,10 @@ class IncrementalEncodeCall(ModelCall[list[IncrementalResult]]):
 
     windows: Sequence[IncrementalWindow]
 
+    @property
+    def batch_key(self) -> Hashable:
+        return "any"
+
     @classmethod
     def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[list[IncrementalResult]]:
         results = iter(backend.encode_incremental([window for call in calls for window in call.windows]))
@@ -408,6 +412,46 @@ class RunningRequest(Generic[Outcome]):
         if self.error is not None:
             raise self.error
         return cast(Outcome, self._result)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallGroup(ModelCall[list[object]]):
+    """Calls of one class with equal keys, in one batch as far as it has room."""
+
+    calls: Sequence[ModelCall[object]]
+
+    @property
+    def n_windows(self) -> int:
+        return sum(call.n_windows for call in self.calls)
+
+    @classmethod
+    def compute_stepwise(cls, backend: Backend, calls: Sequence[Self]) -> Stepwise[Sequence[list[object]]]:
+        (group,) = calls
+        batch, tickets, results = group.calls[0].new_batch(backend), dict[int, int](), dict[int, object]()
+        while len(results) < len(group.calls):
+            for place in range(len(tickets), len(group.calls)):
+                if batch.n_requests and not batch.has_room(group.calls[place].n_windows):
+                    break
+                tickets[group.calls[place].join(batch)] = place
+            yield
+            results |= {tickets[ticket]: result for ticket, result in batch.step()}
+        return [[results[place] for place in range(len(results))]]
+
+
+def together(requests: Sequence[Request[Result]]) -> Steps[list[Result]]:
+    """Run requests that do not depend on one another; their next calls run in groups."""
+    running = [RunningRequest(request) for request in requests]
+    while waiting := [each for each in running if each.call is not None]:
+        groups: dict[Hashable, list[RunningRequest[Result]]] = {}
+        for each in waiting:
+            key = each.call and each.call.batch_key
+            groups.setdefault((type(each.call), id(each) if key is None else key), []).append(each)
+        for group in groups.values():
+            calls = [each.call for each in group if each.call is not None]
+            results = (yield from CallGroup(calls)) if calls[1:] else [(yield calls[0])]
+            for each, result in zip(group, results, strict=True):
+                each.answer(result)
+    return [each.result() for each in running]
 
 
 class Runtime(ABC):
