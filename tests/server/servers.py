@@ -26,7 +26,7 @@ from sottovoce.server.server import Server
 from sottovoce.server.services import Services
 from sottovoce.server.settings import Access, Listening, ModelSettings, ServerSettings, Work
 from sottovoce.server.worker import Worker
-from sottovoce.streaming.live_session import LiveSession, UtteranceNumbers
+from sottovoce.streaming.live_session import EventNumbers, LiveSession, UtteranceNumbers
 from sottovoce.streaming.sources import SourcesSession
 from sottovoce.types import SAMPLE_RATE, Event, Final, Partial, Samples, Segment, Transcript, Word
 from tests.runtime.fake import FakeBackend, Script
@@ -150,7 +150,7 @@ class SlowModel:
     ) -> SlowSession:
         if languages == ("xx",):
             raise OptionError("language 'xx': this model knows en, de")
-        return with_utterances(self._make_session(self, runtime))
+        return numbered(self._make_session(self, runtime))
 
     def sources_session(self, sources: Sequence[str], **given: Any) -> SourcesSession:
         return SourcesSession({name: cast("LiveSession", self.session(**given)) for name in sources})
@@ -186,6 +186,10 @@ class SlowSession:
         self._n_samples = 0
         self._words: list[Word] = []
         self._n_final = 0
+        self.number_by(EventNumbers())
+
+    def number_by(self, numbers: EventNumbers, source: str | None = None) -> None:
+        self.numbers, self.utterances = numbers, UtteranceNumbers(numbers, source)
 
     def words(self, n: int) -> list[Word]:
         """The first words of the session, at most `n`."""
@@ -226,23 +230,23 @@ class SlowSession:
         return Final(words[0].start, end, text, "en", tuple(words), end)
 
 
-def with_utterances(session: SlowSession) -> SlowSession:
-    """Number the utterances of the events of its outermost calls."""
-    numbers, calls = UtteranceNumbers(), []
+def numbered(session: SlowSession) -> SlowSession:
+    """Number the events of its outermost calls."""
+    calls = []
 
-    def numbered(call: Callable[..., list[Event]]) -> Callable[..., list[Event]]:
+    def of(call: Callable[..., list[Event]]) -> Callable[..., list[Event]]:
         def run(*args: Any, **options: Any) -> list[Event]:
             calls.append(call)
             try:
                 events = call(*args, **options)
             finally:
                 calls.pop()
-            return events if calls else numbers.numbered(events)
+            return events if calls else session.numbers.numbered(session.utterances.numbered(events))
 
         return run
 
-    for name in ("push", "finalize", "end"):
-        setattr(session, name, numbered(getattr(session, name)))
+    for name in ("push", "finalize", "end", "close"):
+        setattr(session, name, of(getattr(session, name)))
     return session
 
 

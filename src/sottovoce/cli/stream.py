@@ -201,7 +201,7 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
         show: Show = write_lines if flags.jsonl else stack.enter_context(LiveView()).show
         if translator is not None:
             translator.filters = from_values(TextOptions, given).text_filters
-            show = TranslatedView(translator, None if flags.jsonl else show)
+            show = TranslatedView(translator, None if flags.jsonl else show, session.numbers.events)
         emitted = EmittedWords()
         if output:
             stack.callback(save, emitted, output, model.name)
@@ -669,19 +669,17 @@ def live_translator(
 
 @dataclass(slots=True)
 class TranslatedView:
-    """Shows events at once, and their translations later. show: None writes JSON lines."""
+    """Shows events at once, and their translations later.
+
+    show: None writes JSON lines. numbers: of the next events.
+    """
 
     translator: LiveTranslator
     show: Show | None
-    _seq: Iterator[int] = field(default_factory=itertools.count, init=False)
+    numbers: Iterator[int]
 
     def __call__(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if self.show is None:
-                sys.stdout.write(event_line(replace(event, seq=next(self._seq))))
-            else:
-                self.show([event])
-        sys.stdout.flush()
+        (self.show or write_lines)(events)
         for event, is_newest in mark_newest(events):
             try:
                 for translation in self.translator.take(event, is_newest=is_newest):
@@ -692,7 +690,7 @@ class TranslatedView:
 
     def _write(self, translation: LiveTranslation, event: Event) -> None:
         if self.show is None:
-            sys.stdout.write(json_text({**translation.document, "seq": next(self._seq)}) + "\n")
+            sys.stdout.write(json_text({**translation.document, "seq": next(self.numbers)}) + "\n")
         elif isinstance(event, Final) and translation.text != event.text.strip():
             # Else the speech is in the target language.
             times = f"[{translation.language} {translation.start:7.2f}-{translation.end:7.2f}]"

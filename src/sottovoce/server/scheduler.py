@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 import random
@@ -35,7 +34,7 @@ from sottovoce.server.settings import MOST_ENGINES, Work
 from sottovoce.server.worker import Worker
 from sottovoce.speakers.live_speakers import LiveSpeakers, make_live_speakers
 from sottovoce.streaming.audio_window import AudioWindow
-from sottovoce.streaming.live_session import LiveSession
+from sottovoce.streaming.live_session import EventNumbers, LiveSession
 from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.sources import SourcesSession
 from sottovoce.text.filters import TextFilter
@@ -300,9 +299,7 @@ class SessionHandle:
         self._is_processing = False
         self._active_s = time.monotonic()
         self._caller = worker.runtime.caller(on_work=self._add_work)
-        self._seq = itertools.count(1)
-        self._n_utterances = self._n_before = 0
-        """Utterances so far, and those of earlier sessions."""
+        self._numbers = EventNumbers(first=1, n_sources=len(sources) or 1)
         self._session: AnySession | None = None
         self._speakers: LiveSpeakers | None = None
         self._speakers_option = ""
@@ -376,7 +373,7 @@ class SessionHandle:
             events += await self._read_finals(lambda session: session.close())
         finally:
             self._session = None
-        self._n_before, self._start_sample = self._n_utterances, self._n_processed
+        self._start_sample = self._n_processed
         return events
 
     def finals(self) -> list[Event]:
@@ -412,7 +409,7 @@ class SessionHandle:
         """Drop the session, and the audio before the next command."""
         if self._session is not None:
             self._session.discard()
-        self._session, self._n_before = None, self._n_utterances
+        self._session = None
         self._n_processed += self.queue.drop()
         self._start_sample = self._n_processed
 
@@ -436,14 +433,8 @@ class SessionHandle:
         return self._placed(events)
 
     def _placed(self, events: Sequence[Event]) -> list[Event]:
-        """Return events of the session with times and numbers of the whole connection."""
-        placed: list[Event] = []
-        for event in events:
-            utterance = None if event.utterance is None else self._n_before + event.utterance
-            self._n_utterances = max(self._n_utterances, utterance or 0)
-            shown = shifted(event, self._start_sample / SAMPLE_RATE)
-            placed.append(replace(shown, seq=next(self._seq), utterance=utterance))
-        return placed
+        """Return events of the session with times of the whole connection."""
+        return [shifted(event, self._start_sample / SAMPLE_RATE) for event in events]
 
     def _process(self) -> list[Event]:
         is_greedy = self._worker.interval_controller.is_greedy
@@ -511,6 +502,7 @@ class SessionHandle:
             runtime=self._caller,
             final_runtime=(final.worker if final else self._worker).runtime.caller(Priority.FILE),
         )
+        session.number_by(self._numbers)
         # Without time to spare the second pass would delay live words.
         controller = self._worker.interval_controller
         session.on_finals(self._call_on_finals, lambda: controller.has_spare_time)

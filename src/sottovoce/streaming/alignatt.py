@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import itemgetter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -126,8 +126,7 @@ class AlignAttHypothesis:
         return self.mean_score if has_score else -math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class BeamPath:
+class BeamPath(NamedTuple):
     """The tokens of one beam. score, lm_score: sums of log-probabilities."""
 
     tokens: tuple[int, ...] = ()
@@ -263,8 +262,8 @@ class AlignAttRequest:
 
 _Extension: TypeAlias = tuple[float, int, int, int, float, float]
 """Total score of a path with one more token, its index, and the arguments of `BeamPath.extended`."""
-NextTokens: TypeAlias = tuple[int, list[tuple[int, float, float]]]
-"""The frame that a beam attends to most, and its best next tokens with log-probabilities and LM scores."""
+NextTokens: TypeAlias = tuple[int, Sequence[int], Sequence[float], Sequence[float]]
+"""The frame that a beam attends to most, and its best next tokens, their log-probabilities and LM scores."""
 
 
 @dataclass(eq=False)
@@ -341,11 +340,14 @@ class ActiveRequest:
                 self._finished.append(paths[0].stopped(StopReason.FULL))
             return []
         extended: list[_Extension] = []
-        for parent, (path, (frame, following)) in enumerate(zip(paths, candidates, strict=True)):
+        n_candidates = self.n_candidates
+        for parent, (path, (frame, *following)) in enumerate(zip(paths, candidates, strict=True)):
             if not self._is_done and not self._stops(path, frame, following[0][0]):
-                for token, logprob, lm_score in following[: self.n_candidates]:
-                    total = (path.score + logprob) + (path.lm_score + lm_score)
-                    extended.append((total, parent, token, frame, logprob, lm_score))
+                score, lm_sum = path.score, path.lm_score
+                extended += [
+                    ((score + logprob) + (lm_sum + lm_score), parent, token, frame, logprob, lm_score)
+                    for token, logprob, lm_score in islice(zip(*following, strict=True), n_candidates)
+                ]
         extended.sort(key=itemgetter(0), reverse=True)
         parents = self._prune(paths, extended)
         newest = [path.tokens[-1] for path in self.paths]
@@ -421,6 +423,7 @@ class AlignAttBatch:
         self._vocabulary = vocabulary
         self._rows = backend.rows()
         self._steps = ending_rows(self._rows, AlignAttEnd(vocabulary, 1, ())) or AttendingRows(self._rows)
+        self._heads = tuple(backend.alignment_heads)
         self._active: list[ActiveRequest] = []
         """New requests last."""
         self._places: list[int] = []
@@ -470,8 +473,7 @@ class AlignAttBatch:
         old = [(one, path) for one in self._active if not one.is_new for path in one.paths]
         n_old, n_best = len(old), max(one.n_candidates for one in self._active)
         is_fused = any(one.lm_rows is not None for one in self._active)
-        heads = tuple(self._backend.alignment_heads)
-        end = AlignAttEnd(self._vocabulary, n_best, heads, returns_log_probs=is_fused)
+        end = AlignAttEnd(self._vocabulary, n_best, self._heads, returns_log_probs=is_fused)
         tokens = [path.tokens[-1:] for _, path in old] + [one.prefix.tokens[one.n_cached :] for one in new]
         groups, targets = [], list(range(1, n_old + 1))
         if old:
@@ -495,19 +497,11 @@ class AlignAttBatch:
                     new[row - n_old].prefix_statistics = kept
         for one, own in zip(new, found[n_old:], strict=True):
             one.begin(own[1:5])
-        scored = self._with_language_models(parts, n_best)
-        if scored is not None:
-            return [(int(own[0]), each) for own, each in zip(found, scored, strict=True)]
-        return [
-            (
-                int(own[0]),
-                [
-                    (int(token), logprob, 0.0)
-                    for token, logprob in zip(own[5 : 5 + n_best], own[5 + n_best :], strict=True)
-                ],
-            )
-            for own in found
-        ]
+        if is_fused:
+            fused = self._with_language_models(parts, n_best)
+            return [(int(own[0]), *each) for own, each in zip(found, fused, strict=True)]
+        nothing = [0.0] * n_best
+        return [(int(own[0]), [*map(int, own[5 : 5 + n_best])], own[5 + n_best :], nothing) for own in found]
 
     def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
         """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
@@ -530,16 +524,15 @@ class AlignAttBatch:
 
     def _with_language_models(
         self, parts: Sequence[StepPart], n_best: int
-    ) -> list[list[tuple[int, float, float]]] | None:
-        if all(one.lm_rows is None for one in self._active):
-            return None
+    ) -> list[tuple[list[int], list[float], list[float]]]:
+        """Return the best tokens of each row, their log-probabilities and LM scores."""
         rows = [row for part in parts for row in part.rows]
         log_probs = np.concatenate([part.outputs[1][part.places] for part in parts])[np.argsort(rows)]
         lm_scores = _lm_scores(self._active, log_probs, self._vocabulary)
         best = best_tokens(log_probs + lm_scores, n_best)
         scores = (np.take_along_axis(each, best, axis=1) for each in (log_probs, lm_scores))
-        chosen = np.stack((self._vocabulary.ids[best], *scores), axis=2).tolist()
-        return [[(int(token), *scores) for token, *scores in row] for row in chosen]
+        chosen = (self._vocabulary.ids[best], *scores)
+        return list(zip(*(each.tolist() for each in chosen), strict=True))
 
 
 def _lm_scores(active: Sequence[ActiveRequest], log_probs: Floats, vocabulary: LiveVocabulary) -> Floats:

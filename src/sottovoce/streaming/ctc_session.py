@@ -19,7 +19,7 @@ from sottovoce.audio.vad import VadStream
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.network import AcousticModel, EmissionStream, new_words, spaced
 from sottovoce.ctc.search import PrefixState
-from sottovoce.runtime.calls import EmissionsCall, RunOnHost, Runtime
+from sottovoce.runtime.calls import EmissionsCall, RunOnHost, Runtime, Steps
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.live_session import EventEmitter, LiveSession, UpdateSchedule
 from sottovoce.streaming.options import Latency, LiveOptions
@@ -105,31 +105,31 @@ class CtcSession(LiveSession):
         self._start = self._end = sample
         self._committed_s = sample / SAMPLE_RATE
 
-    def _pause_speech(self) -> None:
+    def _pause_speech(self) -> Steps[None]:
         raise AssertionError("a fixed pause ends speech")
 
-    def _end_speech(self, sample: int) -> None:
-        self._flush(sample)
+    def _end_speech(self, sample: int) -> Steps[None]:
+        yield from self._flush(sample)
         self._search = None
         self._events.emit(SpeechEnded(sample / SAMPLE_RATE, self._schedule.now_s))
 
-    def _update(self, sample: int, *, greedy: bool) -> None:
-        self._read(sample, is_last=False)
+    def _update(self, sample: int, *, greedy: bool) -> Steps[None]:
+        return self._read(sample, is_last=False)
 
-    def _flush(self, sample: int) -> None:
+    def _flush(self, sample: int) -> Steps[None]:
         with self._attempt():
-            self._read(min(sample, self._schedule.buffer.end), is_last=True)
+            yield from self._read(min(sample, self._schedule.buffer.end), is_last=True)
         self._events.emit_final(self._language, self._schedule.now_s)
         self._begin(self._end)  # after `finalize`, the utterance goes on
 
     def _release(self) -> int | None:
         return self._end if self.is_in_speech else None
 
-    def _read(self, until: int, *, is_last: bool) -> None:
+    def _read(self, until: int, *, is_last: bool) -> Steps[None]:
         """Search the frames up to a sample that have their right context, and look ahead at the others."""
         search, decoder = self._search, self._decoder
         assert search is not None
-        rows = self._emissions(until, is_last=is_last)
+        rows = yield from self._emissions(until, is_last=is_last)
         n_ahead = 0 if is_last else round(self._right_s / self._network.frame_s)
         is_short = self._stream is None and len(self._held) < self._least_samples and not is_last
         n_settled = 0 if is_short else max(0, len(rows) - n_ahead)
@@ -143,7 +143,7 @@ class CtcSession(LiveSession):
             n_new = len(search.committed[0].words) - len(ahead.committed[0].words)
             return [word for best in decoder.partials(ahead)[0][:1] for word in best.words[n_new:]]
 
-        likely = self._runtime.run(RunOnHost(searched))
+        likely = yield from RunOnHost(searched)
         offset_s = self._start / SAMPLE_RATE
         words = new_words(decoder, search, self._language, offset_s=offset_s, final=is_last)
         now_s = self._schedule.now_s
@@ -154,14 +154,14 @@ class CtcSession(LiveSession):
             rest = spaced([] if is_last else likely, self._language, offset_s)
             self._events.emit_unstable(rest, self._language, now_s, committed_s=self._committed_s)
 
-    def _emissions(self, until: int, *, is_last: bool) -> Floats:
+    def _emissions(self, until: int, *, is_last: bool) -> Steps[Floats]:
         """Return the emissions of the frames up to a sample that were not searched."""
         network = self._network
         new = self._schedule.buffer.view(self._end, max(self._end, until))
         self._end += len(new)
         if self._stream is not None:
             read = partial(network.streamed, self._stream, new, is_last=is_last)
-            self._ahead = np.concatenate((self._ahead, self._runtime.run(RunOnHost(read))))
+            self._ahead = np.concatenate((self._ahead, (yield from RunOnHost(read))))
             return self._ahead
         self._held = np.concatenate((self._held, new))
         n_frames = int((self._end - self._start) / SAMPLE_RATE / network.frame_s)
@@ -170,5 +170,5 @@ class CtcSession(LiveSession):
         self._first = first
         if n_frames <= self._n_done:
             return network.blanks(0)
-        (rows,) = self._runtime.run(EmissionsCall(network, [self._held]))
+        (rows,) = yield from EmissionsCall(network, [self._held])
         return rows[self._n_done - first :]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sottovoce.audio.samples import AudioBuffer, PushedAudio
 from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.errors import SessionClosedError
-from sottovoce.runtime.calls import Runtime
+from sottovoce.runtime.calls import Runtime, Steps
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import PAUSE_MS
 from sottovoce.streaming.second_pass import SecondPass
@@ -47,10 +47,32 @@ if TYPE_CHECKING:
     from sottovoce.streaming.audio_window import AudioWindow
 
 
-class UtteranceNumbers:
-    """Numbers the utterances of events from 1; an utterance ends with its final."""
+class EventNumbers:
+    """Numbers of events and of utterances, for a session and those that continue it.
 
-    def __init__(self) -> None:
+    first: number of the first event. n_sources: sessions that share the numbers, each every n-th utterance.
+    """
+
+    def __init__(self, first: int = 0, n_sources: int = 1) -> None:
+        self.events: Iterator[int] = itertools.count(first)
+        self.utterances = [itertools.count(1 + place, n_sources) for place in range(n_sources)]
+
+    def of_source(self, place: int) -> EventNumbers:
+        """Return the numbers of one source, whose events get theirs among those of all."""
+        numbers = EventNumbers()
+        numbers.events, numbers.utterances = itertools.repeat(0), [self.utterances[place]]
+        return numbers
+
+    def numbered(self, events: Iterable[Event]) -> list[Event]:
+        return [replace(event, seq=next(self.events)) for event in events]
+
+
+class UtteranceNumbers:
+    """Gives events the numbers of their utterances, which end with their finals, and the name of a source."""
+
+    def __init__(self, numbers: EventNumbers | None = None, source: str | None = None) -> None:
+        self._new = (numbers or EventNumbers()).utterances[0]
+        self.source = source
         self._utterance = 0
         self._is_open = False
 
@@ -59,13 +81,13 @@ class UtteranceNumbers:
 
     def _numbered(self, event: Event) -> Event:
         if isinstance(event, LanguageChanged):
-            return event
+            return replace(event, source=self.source)
         if not self._is_open and not isinstance(event, SpeechEnded | TurnEnded):
-            self._utterance += 1
+            self._utterance = next(self._new)
             self._is_open = True
         if isinstance(event, Final | SpeechEnded):
             self._is_open = False
-        return replace(event, utterance=self._utterance)
+        return replace(event, utterance=self._utterance, source=self.source)
 
 
 @dataclass(eq=False)
@@ -90,7 +112,7 @@ class EventEmitter:
 
     def __post_init__(self) -> None:
         self._events: list[Event] = []
-        self._numbers = UtteranceNumbers()
+        self.numbers = UtteranceNumbers()
         self._words: list[Word] = []
         """Committed words since the last final."""
         self._filters = LiveTextFilters(self.filters)
@@ -98,7 +120,7 @@ class EventEmitter:
 
     def take(self) -> list[Event]:
         events, self._events = self._events, []
-        return self._numbers.numbered(events)
+        return self.numbers.numbered(events)
 
     def emit_words(self, words: Sequence[Word], language: str, now_s: float) -> None:
         self._emit_settled(self._filters.push(words, self.written or language), language, now_s)
@@ -120,6 +142,8 @@ class EventEmitter:
         if self.speakers is not None:
             with self.attempt():
                 words = self.speakers.label(words)
+        if self.numbers.source is not None:
+            words = [replace(word, speaker=self.numbers.source) for word in words]
         self._words += words
         text = "".join(word.word for word in words)
         span = (words[0].start, words[-1].end)
@@ -299,7 +323,7 @@ class LiveSession(ABC):
         self._failure: Exception | None = None
         self._closed = False
         self._add_window: Callable[[AudioWindow], None] = lambda window: None
-        self._seq = itertools.count()
+        self.number_by(EventNumbers())
 
     def __enter__(self) -> Self:
         return self
@@ -380,7 +404,7 @@ class LiveSession(ABC):
             return []
         if wait_s is not None:
             self._second_pass.wait(wait_s)
-        return self._in_sequence(self._second_pass.finals(self._schedule.now_s))
+        return self.numbers.numbered(self._second_pass.finals(self._schedule.now_s))
 
     def on_finals(self, notify: Callable[[], None], has_time: Callable[[], bool] = lambda: True) -> None:
         """Call a function, in any thread, whenever `finals` may return one.
@@ -398,6 +422,11 @@ class LiveSession(ABC):
         """
         self._add_window = add
 
+    def number_by(self, numbers: EventNumbers, source: str | None = None) -> None:
+        """Continue the numbers of other sessions. source: its name in events, the speaker of its words."""
+        self.numbers = numbers
+        self._events.numbers = UtteranceNumbers(numbers, source)
+
     def discard(self) -> None:
         """Stop the second pass of a session whose further events are not needed."""
         if self._second_pass is not None:
@@ -406,8 +435,7 @@ class LiveSession(ABC):
     def finalize(self) -> list[Event]:
         """Commit all words so far, as at the end of an utterance; the session continues."""
         if self.is_in_speech and not self._closed:
-            with self._runtime.torch_threads():
-                self._flush(self._schedule.buffer.end)
+            self._runtime.run(self._flush(self._schedule.buffer.end))
         return self._take_events(realtime=True)
 
     def _append(self, pcm: Samples) -> None:
@@ -422,27 +450,32 @@ class LiveSession(ABC):
         events = self._events.take()
         if self._second_pass is not None:
             events = self._second_pass.take(events, realtime=realtime)
-        return [*self._in_sequence(events), *self.finals()]
-
-    def _in_sequence(self, events: Iterable[Event]) -> list[Event]:
-        return [replace(event, seq=next(self._seq)) for event in events]
+        return [*self.numbers.numbered(events), *self.finals()]
 
     def _advance(self, *, newest_only: bool = False, greedy: bool = False) -> None:
-        for point in self._schedule.points(newest_only=newest_only):
-            self._diarize()
+        points = self._schedule.points(newest_only=newest_only)
+        if self._speakers is None:
+            self._runtime.run(self._through(points, greedy=greedy))
+        else:  # voices are compared here, where no other session waits for it
+            for point in points:
+                self._diarize(self._speakers)
+                self._runtime.run(self._through([point], greedy=greedy))
+            self._diarize(self._speakers)
+        self._schedule.discard(self._release())
+
+    def _through(self, points: Iterable[SchedulePoint], *, greedy: bool) -> Steps[None]:
+        for point in points:
             if point.kind == "start":
                 at = max(point.sample, self._schedule.buffer.start)
                 self._start_speech(at)
                 self._events.emit(SpeechStarted(at / SAMPLE_RATE, self._schedule.now_s))
             elif point.kind == "pause":
-                self._pause_speech()
+                yield from self._pause_speech()
             elif point.kind == "end":
-                self._end_speech(point.sample)
+                yield from self._end_speech(point.sample)
             elif self.is_in_speech:
                 with self._attempt():
-                    self._update(point.sample, greedy=greedy)
-        self._diarize()
-        self._schedule.discard(self._release())
+                    yield from self._update(point.sample, greedy=greedy)
 
     @property
     @abstractmethod
@@ -453,18 +486,18 @@ class LiveSession(ABC):
     def _start_speech(self, sample: int) -> None: ...
 
     @abstractmethod
-    def _pause_speech(self) -> None:
+    def _pause_speech(self) -> Steps[None]:
         """Choose how long a pause ends the utterance, by `UpdateSchedule.end_after`."""
 
     @abstractmethod
-    def _end_speech(self, sample: int) -> None: ...
+    def _end_speech(self, sample: int) -> Steps[None]: ...
 
     @abstractmethod
-    def _update(self, sample: int, *, greedy: bool) -> None:
+    def _update(self, sample: int, *, greedy: bool) -> Steps[None]:
         """Decode the open utterance up to a sample."""
 
     @abstractmethod
-    def _flush(self, sample: int) -> None:
+    def _flush(self, sample: int) -> Steps[None]:
         """Commit the open utterance up to a sample, and emit its final."""
 
     @abstractmethod
@@ -479,8 +512,7 @@ class LiveSession(ABC):
             log.warning("an update failed: %s", type(error).__name__)
             self._failure = error
 
-    def _diarize(self) -> None:
-        if self._speakers is not None:
-            with self._attempt():
-                pcm = self._schedule.buffer.view(self._speakers.n_samples, self._schedule.now)
-                self._speakers.push(pcm, is_speech=self.is_in_speech)
+    def _diarize(self, speakers: LiveSpeakers) -> None:
+        with self._attempt():
+            pcm = self._schedule.buffer.view(speakers.n_samples, self._schedule.now)
+            speakers.push(pcm, is_speech=self.is_in_speech)

@@ -151,20 +151,20 @@ class Session(LiveSession):
             reads_ahead=self._options.captions == "revisable",
         )
 
-    def _pause_speech(self) -> None:
+    def _pause_speech(self) -> Steps[None]:
         """Predict how the text goes on, which decides how long a pause ends the turn."""
         assert self._decoder is not None
         assert self._turns is not None
         self._text_end = None
         with self._attempt():
             self._feed(self._decoder, self._schedule.now)
-            self._text_end = self._runtime.run(self._decoder.text_end())
+            self._text_end = yield from self._decoder.text_end()
         pause_s = USUAL_PAUSE_S if self._text_end is None else self._turns.pause_s(self._text_end)
         self._schedule.end_after(pause_s)
 
-    def _end_speech(self, sample: int) -> None:
+    def _end_speech(self, sample: int) -> Steps[None]:
         assert self._decoder is not None
-        self._flush(sample)
+        yield from self._flush(sample)
         self._decoder.is_open = False
         now_s = self._schedule.now_s
         self._events.emit(SpeechEnded(sample / SAMPLE_RATE, now_s))
@@ -173,12 +173,10 @@ class Session(LiveSession):
             probability = self._turns.probability(self._text_end, pause_s)
             self._events.emit(TurnEnded(sample / SAMPLE_RATE, probability, now_s))
 
-    def _update(self, sample: int, *, greedy: bool) -> None:
-        assert self._decoder is not None
-        self._feed(self._decoder, sample)
-        self._runtime.run(self._updated(self._decoder, greedy=greedy))
-
-    def _updated(self, decoder: UtteranceDecoder, *, greedy: bool) -> Steps[None]:
+    def _update(self, sample: int, *, greedy: bool) -> Steps[None]:
+        decoder = self._decoder
+        assert decoder is not None
+        self._feed(decoder, sample)
         pause_s = self._schedule.pause_s
         if pause_s is not None and decoder.read_until_s >= self._schedule.now_s - pause_s:
             return  # nothing was spoken since all words were committed
@@ -191,19 +189,15 @@ class Session(LiveSession):
             yield from decoder.update(self._tracker.certain_until_s, greedy=greedy)
             self._emit_unstable(decoder, decoder.policy.unstable)
 
-    def _flush(self, sample: int) -> None:
+    def _flush(self, sample: int) -> Steps[None]:
         decoder = self._decoder
         assert decoder is not None
-        with self._attempt():
-            self._runtime.run(self._finish(decoder, sample))
-        self._events.emit_final(decoder.language, self._schedule.now_s)
-
-    def _finish(self, decoder: UtteranceDecoder, sample: int) -> Steps[None]:
         with self._attempt():
             self._feed(decoder, min(sample, self._schedule.buffer.end))
             yield from self._follow_language(decoder, sample, final=True)
         with self._attempt():
             yield from self._commit_rest(decoder, sample)
+        self._events.emit_final(decoder.language, self._schedule.now_s)
 
     def _follow_language(self, decoder: UtteranceDecoder, until: int, *, final: bool = False) -> Steps[None]:
         change = yield from self._tracker.update(decoder.utterance, until, final=final)

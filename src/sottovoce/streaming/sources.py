@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.streaming.live_session import LiveSession
-from sottovoce.types import SAMPLE_RATE, Event, Final, LanguageChanged, Partial, Word
+from sottovoce.streaming.live_session import EventNumbers, LiveSession
+from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,7 +36,7 @@ class SourcesSession:
         self._sessions = tuple(sessions.values())
         self._on_close = on_close
         self._held: list[Event] = []
-        self._seq = itertools.count()
+        self.number_by(EventNumbers(n_sources=len(sessions)))
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +98,12 @@ class SourcesSession:
 
             session.on_window(add_of_source)
 
+    def number_by(self, numbers: EventNumbers) -> None:
+        """Continue the numbers of other sessions of as many sources."""
+        self.numbers = numbers
+        for place, session in enumerate(self._sessions):
+            session.number_by(numbers.of_source(place), self.sources[place])
+
     def discard(self) -> None:
         for session in self._sessions:
             session.discard()
@@ -109,27 +113,13 @@ class SourcesSession:
         failure: Exception | None = None
         for place, session in enumerate(self._sessions):
             try:
-                self._held += [self._placed(place, event) for event in work(place, session)]
+                self._held += work(place, session)
             except Exception as error:
                 failure = error
         if failure is not None:
             raise failure
         events, self._held = sorted(self._held, key=_emitted_s), []
-        return [replace(event, seq=next(self._seq)) for event in events]
-
-    def _placed(self, place: int, event: Event) -> Event:
-        source, utterance = self.sources[place], event.utterance
-        if utterance is not None:
-            utterance = (utterance - 1) * len(self.sources) + place + 1
-        if isinstance(event, Partial | Final):
-            event = replace(event, words=_spoken_by(event.words, source))
-        if isinstance(event, Final) and event.committed is not None:
-            event = replace(event, committed=_spoken_by(event.committed, source))
-        return replace(event, source=source, utterance=utterance)
-
-
-def _spoken_by(words: tuple[Word, ...], source: str) -> tuple[Word, ...]:
-    return tuple(replace(word, speaker=source) for word in words)
+        return self.numbers.numbered(events)
 
 
 def _emitted_s(event: Event) -> float:
