@@ -624,7 +624,7 @@ def main() -> None:
     parser.add_argument("--model", default="base")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--unit", type=float, default=6.0, help="minutes of different speech [6]")
-    parser.add_argument("--cases", type=listed(), default=[*CASES], help="[all]")
+    parser.add_argument("--cases", type=listed(), default=[*CASES], help="'': none [all]")
     parser.add_argument("--sessions", type=listed(int), default=[1, 16, 64, 256], help="[1,16,64,256]")
     parser.add_argument("--answers", type=Path, help="file of recorded answers, kept for other runs")
     given = parser.parse_args()
@@ -638,17 +638,18 @@ def main() -> None:
     model.backend, model.runtime = recorded, DirectRuntime(recorded)
     figures: dict[str, dict[str, float]] = {}
 
-    def report(case: str, units: float, work: Callable[[], object]) -> None:
-        n_asked = -1
+    def record(work: Callable[[], object]) -> None:
+        n_asked, recorded.is_complete = -1, False
         while recorded.n_asked != n_asked:
             n_asked = recorded.n_asked
             work()
+        if given.answers is not None:
+            given.answers.write_bytes(pickle.dumps(answers))
+
+    def report(case: str, units: float, work: Callable[[], object]) -> None:
         recorded.is_complete = True
         recorded.counts.clear()
         seconds = measured(work)
-        recorded.is_complete = False
-        if given.answers is not None:
-            given.answers.write_bytes(pickle.dumps(answers))
         figures[case] = {phase: 1e3 * value / units for phase, value in seconds.items()}
         for phase, value in figures[case].items():
             print(f"{case}, {phase} … {value:.3f} ms", flush=True)
@@ -660,8 +661,11 @@ def main() -> None:
         folder = Path(temporary)
         write_files(folder, given.shared / "data", given.unit, given.minutes)
         for name in given.cases:
-            report(name, 60 * given.minutes, partial(transcribe, model, CASES[name], folder))
+            work = partial(transcribe, model, CASES[name], folder)
+            record(work)
+            report(name, 60 * given.minutes, work)
         samples = load_audio(folder / "english.wav")[: int(LIVE_S * SAMPLE_RATE)]
+    record(partial(speak, model, samples, 1))  # the others ask the same
     for n in given.sessions:
         report(f"live {n}", n * LIVE_S / CHUNK_S, partial(speak, model, samples, n))
     show_json("host", figures)

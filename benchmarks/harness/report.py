@@ -32,7 +32,7 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
 
 def listed(kind: Callable[[str], T] = str) -> Callable[[str], list[T]]:  # type: ignore[assignment]
     """The type of an argument that is a list with commas."""
-    return lambda text: [kind(item) for item in text.split(",")]
+    return lambda text: [kind(item) for item in text.split(",") if item]
 
 
 def add_part(parser: argparse.ArgumentParser, default: str = "test") -> None:

@@ -15,6 +15,7 @@ from sottovoce.models.backend import EncoderOutput, IncrementalResult, Increment
 from sottovoce.models.dims import BASE
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.session import Session
 from sottovoce.types import Features, Floats
@@ -126,10 +127,15 @@ def test_parts_in_several_languages_are_encoded_and_decoded_together() -> None:
     assert (backend.encoded[0], backend.encoded[-1]) == (4, 8)  # the windows and, after evidence, the parts
 
 
-def test_an_update_of_a_live_session_takes_few_calls() -> None:
-    session = Session(
-        Counting(spoken(SpokenLanguage("en", 0, 1500))), TOKENIZER, LiveOptions(languages=("en",))
-    )
-    updates = np.array_split(voice(WINDOW_S, (0, WINDOW_S)), round(WINDOW_S / 0.5))
-    n_calls = python_calls(lambda: [session.push(update) for update in updates])
-    assert n_calls < 1_900 * len(updates)
+def test_two_updates_of_a_live_session_take_few_calls_and_one_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = Counting(spoken(SpokenLanguage("en", 0, 1500)))
+    session = Session(backend, TOKENIZER, LiveOptions(languages=("en",)))
+    requested = Mock(side_effect=DirectRuntime(backend).run)
+    monkeypatch.setattr(DirectRuntime, "run", requested)
+    pieces = np.array_split(voice(WINDOW_S, (0, WINDOW_S)), round(WINDOW_S / 0.5))
+    n_calls = python_calls(lambda: [session.push(piece) for piece in pieces])
+    assert n_calls < 1_650 * len(pieces)
+    assert requested.call_count == len(pieces)
+    assert len(backend.encoded) >= 2 * len(pieces) - 2

@@ -173,7 +173,7 @@ def test_dense_text_is_cut_by_its_tokens() -> None:
     for start in range(0, len(audio), 8000):
         events += live.push(audio[start : start + 8000])
         assert live._decoder is not None
-        most_committed = max(most_committed, len(live._decoder.utterance.committed.tokens()))
+        most_committed = max(most_committed, live._decoder.utterance.committed.n_tokens)
     latest = max(
         event.emission_time - word.end
         for event in events
@@ -194,10 +194,10 @@ def test_committed_text_is_cut_at_the_widest_pause_of_its_middle() -> None:
     held.append(silence(25.0))
     for i in range(60):
         commit(held, " time year people", at_s=0.3 * i + (1.0 if i >= 27 else 0.0))
-    assert len(held.committed.tokens()) == 180 > MAX_COMMITTED_TOKENS
+    assert held.committed.n_tokens == 180 > MAX_COMMITTED_TOKENS
     held.append(silence(0.1))
     assert held.start_sample / SAMPLE_RATE == pytest.approx(26 * 0.3 + 0.3 + 0.5, abs=0.021)
-    assert len(held.committed.tokens()) == 3 * 33
+    assert held.committed.n_tokens == 3 * 33
     start = held.start_sample
     held.append(silence(0.1))
     assert held.start_sample == start, "once is enough"

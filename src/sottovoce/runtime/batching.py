@@ -122,7 +122,7 @@ class PendingRequest(RunningRequest[Outcome]):
 
     @property
     def is_done(self) -> bool:
-        return self._done.is_set()
+        return self.call is None
 
     def wait(self) -> None:
         self._done.wait()
@@ -640,7 +640,7 @@ class _Engine(threading.Thread):
         taken = []
         for request in sorted(waiting, key=lambda request: (request.priority, request.order)):
             if request.priority is Priority.LIVE:
-                may_take = not batcher.n_live or batcher.has_room or len(self._runtime.engines) == 1
+                may_take = len(self._runtime.engines) == 1 or not batcher.n_live or batcher.has_room
             else:
                 is_free = not batcher.n_live or now_s - request.order[0] >= PATIENCE_S
                 may_take = is_free and batcher.has_file_room and (is_alone or not batcher.n_files)

@@ -214,8 +214,8 @@ def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     ones.
     """
     n, n_repeated = BABBLE_TOKENS, count_repeated(tokens, max_repeats, least=8)
-    is_babble = len(tokens) >= n and len(set(tokens[-n:])) <= BABBLE_DISTINCT
-    if n_repeated or max_repeats >= n or not is_babble:
+    is_short = len(tokens) < n
+    if n_repeated or max_repeats >= n or is_short or len(set(tokens[-n:])) > BABBLE_DISTINCT:
         return n_repeated
     while n < len(tokens) and len(set(tokens[-n - 1 :])) <= BABBLE_DISTINCT:
         n += 1
@@ -282,6 +282,7 @@ class ActiveRequest:
         self.cache = cache if cache and cache.applies_to(self.prefix.tokens, self.n_frames) else None
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
         self.lm_rows = self.decoder.lm_rows(self.prefix.committed)
+        self._committed = self.prefix.committed
         self.prefix_statistics: object = None
         self.text_end: TextEnd | None = None
         self._new_cache: PrefixCache | None = None
@@ -370,13 +371,14 @@ class ActiveRequest:
     def _prune(self, paths: Sequence[BeamPath], extended: Sequence[_Extension]) -> list[int]:
         """Take the best extensions of paths that neither end nor loop; return their parents."""
         parents: list[int] = []
+        beam_size, rules = self.decoder.beam_size, self.request.rules
         for _, parent, token, frame, logprob, lm_score in extended:
-            if len(parents) == self.decoder.beam_size:
+            if len(parents) == beam_size:
                 break
             path = paths[parent].extended(token, frame, logprob, lm_score)
             if token == self.decoder.eot:
                 self._finished.append(path.stopped(StopReason.END_OF_TEXT, n_tokens=-1))
-            elif looped := self.request.rules.stopped_by_loop(path, self.prefix.committed):
+            elif looped := rules.stopped_by_loop(path, self._committed):
                 self._finished.append(looped)
             else:
                 self.paths.append(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, takewhile
 
 from sottovoce.audio.mel import MELS_PER_FRAME, quiet_frames, quietest_frame, smoothed
 from sottovoce.models.backend import EncoderOutput, EncoderState, IncrementalResult, IncrementalWindow
@@ -215,7 +215,7 @@ class LiveUtterance:
             earliest_s = (self.end_sample - limit + SAMPLES_PER_FRAME) / SAMPLE_RATE
             latest_s = earliest_s + self._options.trim_step_s
             self.drop_before(self.committed.cut_point(earliest_s, latest_s))
-        elif len(self.committed.tokens()) > MAX_COMMITTED_TOKENS:
+        elif self.committed.n_tokens > MAX_COMMITTED_TOKENS:
             self.drop_before(self.committed.half_point())
 
     def _context(self, language: str) -> PromptContext:
@@ -240,6 +240,10 @@ class CommittedWords:
         return [one.letters for one in self._words]
 
     @property
+    def n_tokens(self) -> int:
+        return sum(len(one.tokens) for one in self._words)
+
+    @property
     def last(self) -> Word | None:
         return self._words[-1].word if self._words else None
 
@@ -253,9 +257,9 @@ class CommittedWords:
         self._words.append(word)
         self.until_s = max(self.until_s, word.word.end)
 
-    def tokens(self, language: str | None = None) -> tuple[int, ...]:
-        own = [one for one in self._words if language in (None, one.word.language)]
-        return tuple(token for one in own for token in one.tokens)
+    def tokens(self, language: str) -> tuple[int, ...]:
+        own = (one.tokens for one in self._words if language == one.word.language)
+        return tuple(chain.from_iterable(own))
 
     def cut_point(self, earliest_s: float, target_s: float) -> float:
         """Return the middle of the widest gap from earliest_s to target_s + 2 s.
@@ -269,7 +273,7 @@ class CommittedWords:
 
     def half_point(self) -> float:
         """Return the middle of the widest gap in the middle third of the tokens, or the end."""
-        total = len(self.tokens())
+        total = self.n_tokens
         gaps = [gap for gap in self._gaps() if total / 3 <= gap[2] <= 2 * total / 3]
         return max(gaps)[1] if gaps else self.until_s
 
