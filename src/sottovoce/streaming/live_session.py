@@ -416,7 +416,7 @@ class LiveSession(ABC):
             self._second_pass.has_time = has_time
 
     def on_window(self, add: Callable[[AudioWindow], None]) -> None:
-        """Call a function, in the thread of `push`, with each window of encoder states that is decoded.
+        """Call a function with each window of encoder states that is decoded, in the thread of the model.
 
         A CTC network has none.
         """
