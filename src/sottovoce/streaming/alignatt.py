@@ -342,12 +342,12 @@ class ActiveRequest:
             return []
         extended: list[_Extension] = []
         n_candidates = self.n_candidates
-        for parent, (path, (frame, *following)) in enumerate(zip(paths, candidates, strict=True)):
-            if not self._is_done and not self._stops(path, frame, following[0][0]):
+        for parent, (path, (frame, tokens, *scores)) in enumerate(zip(paths, candidates, strict=True)):
+            if not self._is_done and not self._stops(path, frame, tokens[0]):
                 score, lm_sum = path.score, path.lm_score
                 extended += [
                     ((score + logprob) + (lm_sum + lm_score), parent, token, frame, logprob, lm_score)
-                    for token, logprob, lm_score in islice(zip(*following, strict=True), n_candidates)
+                    for token, logprob, lm_score in islice(zip(tokens, *scores, strict=True), n_candidates)
                 ]
         extended.sort(key=itemgetter(0), reverse=True)
         parents = self._prune(paths, extended)
