@@ -337,8 +337,9 @@ class EndingRows(Protocol):
 
 def ending_rows(rows: RunningRows, end: StepEnd) -> EndingRows | None:
     """Return rows whose steps can have an end, or None."""
-    can_end = hasattr(rows, "computes")  # the check of a protocol takes longer than a step
-    return cast(EndingRows, rows) if can_end and cast(EndingRows, rows).computes(end) else None
+    # isinstance of a protocol is slow, for every update of a live session
+    ending = cast(EndingRows, rows) if hasattr(rows, "computes") else None
+    return ending if ending is not None and ending.computes(end) else None
 
 
 def check_heads(heads: AlignmentHeads, dims: ModelDims) -> None:
