@@ -12,6 +12,7 @@ import pytest
 
 from sottovoce.audio.io import Recording
 from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
+from sottovoce.models.devices import Device
 from sottovoce.models.dims import BASE
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
@@ -114,9 +115,10 @@ def test_what_windows_of_a_batch_skip_is_decoded_together() -> None:
     assert len(texts[0]) == 8
 
 
-def test_parts_in_several_languages_are_encoded_and_decoded_together() -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_parts_in_several_languages_are_encoded_and_decoded_together(device: str) -> None:
     backend = Counting(spoken(SpokenLanguage("en", 0, 600), SpokenLanguage("de", 600, 1500)))
-    backend.encoder_mode = BASE
+    backend.encoder_mode, backend.device = BASE, Device(device)
     several = DecodingOptions(allowed_languages=("en", "de"))
     options = TranscribeOptions(decoding=several, follow_languages=True, mode="vad", batch_size=4)
     samples = voice(120.0, *((start, start + WINDOW_S) for start in (0, 30, 60, 90)))
@@ -125,6 +127,7 @@ def test_parts_in_several_languages_are_encoded_and_decoded_together() -> None:
         text = transcription.collect()
     assert {segment.language for segment in text.segments} == {"en", "de"}
     assert (backend.encoded[0], backend.encoded[-1]) == (4, 8)  # the windows and, after evidence, the parts
+    assert (max(backend.encoded[1:-1]) > 1) == (device == "cuda")
 
 
 def test_two_updates_of_a_live_session_take_few_calls_and_one_request(

@@ -285,20 +285,30 @@ class Spans:
         """Log-likelihoods (T, A) of the audio."""
         return self._sound
 
-    def question(self) -> Question | None:
-        entropy = -(self._posterior * np.log(np.maximum(self._posterior, TINY))).sum(axis=1)
-        gain = entropy * self.seconds
+    def unsure(self) -> list[int]:
+        """Return the spans that are worth a probe, those with the largest gain first."""
+        gain = self._gain()
         may_hear = ~self._is_heard & (self.seconds >= SHORTEST_S) & (gain >= ASK)
-        if may_hear.any():
-            return Question(int(np.where(may_hear, gain, -1.0).argmax()))
+        spans: list[int] = np.argsort(-np.where(may_hear, gain, -1.0), kind="stable").tolist()
+        return spans[: int(may_hear.sum())]
+
+    def question(self) -> Question | None:
+        if unsure := self.unsure():
+            return Question(unsure[0])
         if self.expected is not None:
             return None
+        gain = self._gain()
         may_read = self._is_heard & ~self._is_read & (self.seconds >= SHORTEST_TEXT_S) & (gain >= ASK)
         for span in np.argsort(-np.where(may_read, gain, -1.0))[: int(may_read.sum())].tolist():
             candidates = np.flatnonzero(self._posterior[span] >= CANDIDATE)
             if len(candidates) > 1:
                 return Question(span, tuple(candidates.tolist()))
         return None
+
+    def _gain(self) -> Array:
+        entropy = -(self._posterior * np.log(np.maximum(self._posterior, TINY))).sum(axis=1)
+        gain: Array = entropy * self.seconds
+        return gain
 
     def shows_several(self) -> bool:
         """Return whether separately encoded spans show other languages than the expected one."""

@@ -161,7 +161,7 @@ class LanguageProbe:
 
     def batch_of(self, log_mels: Sequence[Floats]) -> tuple[int, ...]:
         """Return the key of stretches that may share a batch."""
-        n_columns = self._n_columns(log_mels) if log_mels else 0
+        n_columns = self._n_columns(log_mels) if log_mels and self.window_mode is None else 0
         return id(self._backend), self._token, len(self._rows), n_columns
 
     def _probed(self, logits: Floats) -> list[ProbedLanguage]:

@@ -40,7 +40,7 @@ from sottovoce.offline.windows import (
     speech_pieces,
 )
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, is_silence
-from sottovoce.runtime.calls import LanguageProbeCall, SpanProbeCall, Steps, decode_with_fallback
+from sottovoce.runtime.calls import LanguageProbeCall, SpanProbeCall, Steps, decode_with_fallback, together
 
 FARTHEST_WINDOWS = 12
 """Windows searched for speech at the beginning; they stay in memory."""
@@ -187,6 +187,9 @@ class LanguageFollower:
         self._n_full = transcriber.backend.dims.n_audio_ctx
         self._stretch: SpeechSpan | None = None
         """The speech of a window whose language was detected in one pass."""
+        self._probes_ahead = transcriber.backend.device.type != "cpu"
+        """Whether the unsure pieces of a window are probed in one batch, which takes a few more probes."""
+        self._ahead: dict[SpeechSpan, ProbedLanguage] = {}
         self._hears_windows = transcriber.window_mode is not None
 
     def runs(
@@ -350,6 +353,9 @@ class LanguageFollower:
         return self._codes[int((model.seconds @ model.posterior).argmax())]
 
     def _ask(self, model: Spans, pieces: Sequence[SpeechSpan]) -> Steps[None]:
+        self._ahead = {}
+        if self._probes_ahead:
+            yield from self._probe_ahead([pieces[span] for span in model.unsure()])
         while (question := model.question()) is not None:
             piece = pieces[question.span]
             if question.languages:
@@ -357,14 +363,20 @@ class LanguageFollower:
             else:
                 model.hear(question.span, (yield from self._hear(piece)))
 
+    def _probe_ahead(self, pieces: Sequence[SpeechSpan]) -> Steps[None]:
+        log_mels = [self._features.log_mel(piece.start, piece.end) for piece in pieces]
+        found = yield from together([LanguageProbeCall(self._probe, [log_mel]) for log_mel in log_mels])
+        self._ahead |= {piece: probed for piece, (probed,) in zip(pieces, found, strict=True)}
+
     def _hear(self, piece: SpeechSpan) -> Steps[ProbedLanguage]:
         detection, stretch = self._detections.get(piece), self._stretch
         if detection is None and stretch and stretch.start <= piece.start and piece.end <= stretch.end:
             of_window = next(each for each in self._detections.values() if each.start == stretch.start)
             detection = self._detections[piece] = replace(of_window, start=piece.start, end=piece.end)
         if detection is None or not (detection.is_alone or piece.duration_s < SHORTEST_S):
-            log_mel = self._features.log_mel(piece.start, piece.end)
-            (probed,) = yield from LanguageProbeCall(self._probe, [log_mel])
+            if piece not in self._ahead:
+                yield from self._probe_ahead([piece])
+            probed = self._ahead.pop(piece)
             posterior = () if detection is None else detection.posterior
             detection = replace(ProbedPiece.of(piece, probed, is_alone=True), posterior=posterior)
             self._detections[piece] = detection
