@@ -27,6 +27,14 @@ SILENCE = bytes(2 * 32_000)
 AUDIO = clip("en")[: 4 * 32_000] + SILENCE
 
 
+@pytest.fixture(scope="module", autouse=True)
+def time_to_spare() -> Iterator[None]:
+    """Finals do not depend on how busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(UpdateIntervalController, "note_work", lambda *_: None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def reading(nano: Model) -> Iterator[ServerThread]:
     """A server whose second pass finds one word in every utterance."""
@@ -60,7 +68,6 @@ def test_a_machine_without_time_to_spare_keeps_the_committed_words(
     nano: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(UtteranceTranscription, "words", raising)
-    monkeypatch.setattr(UpdateIntervalController, "note_work", lambda self, *_: None)
     with serving(nano) as server:
         server.services.registry.schedulers[0].worker.interval_controller.has_spare_time = False
         messages, _, _ = talk(server, AUDIO, query=READ[1:])
