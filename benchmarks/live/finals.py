@@ -97,8 +97,8 @@ def run(given: argparse.Namespace) -> None:
 
 WINDOWS_S = (0.0, 10.0, 15.0)
 PROBABILITIES = (0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.4, 0.3)
-MOST_MORE = 0.001
-"""Words wrong that a shorter window may add."""
+MOST_MORE, MOST_CHANGED = 0.001, 0.01
+"""Words wrong that a shorter window may add, and utterances of certain words that may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def fit(bench: Bench, setting: Setting, items: Sequence[Item]) -> None:
     n_utterances = sum(map(len, spoken))
     show_table([f"{len(items)} recordings, {n_utterances} utterances", *HEADS[:2], HEADS[-1]], rows)
     print(f"\nfitted: {window_s:g} s\n")
-    rows, readings = [], []
+    rows, readings, certain = [], [], 1.0
     for some, (words, _) in zip(spoken, found[window_s], strict=True):
         for one, read in zip(some, words, strict=True):
             readings.append((least_of(one), plain(text_of([one.words])) != plain(text_of([read]))))
@@ -140,10 +140,13 @@ def fit(bench: Bench, setting: Setting, items: Sequence[Item]) -> None:
             for pair in zip(spoken, (words for words, _ in found[window_s]), strict=True)
         ]
         changed = [is_changed for least, is_changed in readings if least >= probability]
+        if changed and sum(changed) <= MOST_CHANGED * len(changed):
+            certain = probability
         share = percent(sum(changed) / len(changed)) if changed else ""
         unread = percent(len(changed) / n_utterances)
         rows.append([f"{probability:g}", unread, share, percent(error_rate(items, texts))])
     show_table(["all words at least", "unread", "of these changed", "words wrong"], rows)
+    print(f"\nfitted: {certain:g}")
 
 
 def rates(items: Sequence[Item], texts: Sequence[str], files: Sequence[str]) -> tuple[str, str]:

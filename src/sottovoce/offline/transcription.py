@@ -331,13 +331,10 @@ class _Utterance:
         return self.start_s + len(self.pcm) / SAMPLE_RATE
 
 
-CERTAIN = 0.73
-"""Utterances whose committed words are all this probable are not transcribed again. Source: 1 % of changed
-utterances among 120 development clips (docs/research/live.md, "The second pass").
-"""
-WINDOW_S = 10.0
-"""Utterances that are transcribed together, at most. Source: `python -m benchmarks live finals --fit` on
-development clips, docs/research/live.md.
+CERTAIN, WINDOW_S = 0.75, 10.0
+"""Utterances whose committed words are all this probable are not transcribed again, and others together with
+those before them, up to so many seconds. Source: `python -m benchmarks live finals --fit` on development
+clips, docs/research/live.md.
 """
 
 
