@@ -38,8 +38,10 @@ from benchmarks.harness.report import (
 )
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
+from sottovoce.decoding.search import Fusion
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.latency import LiveRun, run_live
+from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.recogniser import Recogniser
 from sottovoce.streaming.options import Finals, LiveOptions, StreamOptions
@@ -286,7 +288,7 @@ def options_from(words: Iterable[str]) -> dict[str, Any]:
 
 def built(kind: type[T], given: Mapping[str, Any]) -> T:
     """Options of a dataclass; those that are options themselves are given as mappings, tuples as lists."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, localns={"Fusion": Fusion, "ProbeOptions": ProbeOptions})
     return kind(**{name: _value(hints.get(name), value) for name, value in given.items()})
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks
+from benchmarks.live.runs import built, options_from
 from benchmarks.server import soak
 
 if sys.version_info < (3, 11):
@@ -27,6 +28,7 @@ from benchmarks.server.attackers import ATTACKS, attack
 from benchmarks.server.fuzz import ENDS, frame, fuzz_frames
 from benchmarks.server.live_clients import Lateness, part, speak, speech
 from sottovoce.server.settings import ServerLimits, Work
+from sottovoce.streaming.options import CommitOptions, StreamOptions
 from tests.server.servers import SlowModel, serving
 
 
@@ -140,3 +142,8 @@ NAMES = [module.name for module in MODULES if not module.ispkg and not module.na
 )
 def test_a_benchmark_is_imported(name: str) -> None:
     assert importlib.import_module(name).__doc__, "it says what it measures"
+
+
+def test_options_of_a_session_are_read_from_a_command() -> None:
+    given = options_from(["commit.commit_prob=0.5", "latency=low"])
+    assert built(StreamOptions, given) == StreamOptions(commit=CommitOptions(commit_prob=0.5), latency="low")
