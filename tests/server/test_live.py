@@ -267,8 +267,9 @@ def test_no_session_is_taken_while_live_audio_waits_too_long(gate: Gate) -> None
         connected(server) as first,
         connected(server) as other,
     ):
-        for client in (first, other):
-            say(client, SECOND)
+        say(first, SECOND)
+        wait_until(lambda: gate.n_waiting == 1)
+        say(other, SECOND)
         worker = server.services.registry.schedulers[0].worker
         wait_until(lambda: worker.live_wait_s > 0.2)
         assert answers(server) == [TOO_MANY] * 2

@@ -20,6 +20,7 @@ from sottovoce.offline.transcriber import Transcriber
 from sottovoce.offline.windows import WindowCut, with_english
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.calls import Steps
 from sottovoce.types import Segment
 from tests.audio.media import wav_bytes
 from tests.translation.server import stand_in, upper
@@ -137,10 +138,11 @@ def test_every_kind_of_recording_is_translated(
 ) -> None:
     in_english = Transcriber._in_english
 
-    def greeting(self: Transcriber, *given: Any) -> dict[int, DecodingResult]:
+    def greeting(self: Transcriber, *given: Any) -> Steps[dict[int, DecodingResult]]:
         """Nano has learnt no translation."""
         tokens = tuple(self.tokenizer.encode(" Good morning."))
-        return {row: replace(each, tokens=tokens) for row, each in in_english(self, *given).items()}
+        found = yield from in_english(self, *given)
+        return {row: replace(each, tokens=tokens) for row, each in found.items()}
 
     monkeypatch.setattr(Transcriber, "_in_english", greeting)
     words = ["--replace", str(tmp_path / "names.txt"), "--translate-to", "en", "-o"]
