@@ -265,7 +265,7 @@ class AlignWordsCall(ModelCall[list[list[TimedWord]]]):
 
     @property
     def batch_key(self) -> Hashable:
-        return "any"
+        return self.encoded.n_frames  # longer windows would need their keys and values anew
 
     @classmethod
     def compute_stepwise(
