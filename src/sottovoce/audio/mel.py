@@ -415,12 +415,9 @@ class RecordingFeatures:
     def _read(self) -> Generator[Floats, None, None]:
         observer, self._observer = self._observer, None  # only the first reading is observed
         with ThreadPoolExecutor(1) as pool:
-            chunks = iter(self._reader)
-            chunk = next(chunks, None)
-            while chunk is not None:
+            for chunk in self._reader:
                 observed = observer and pool.submit(observer.push, chunk.samples)
                 frames = self._seen(self._mel.push(chunk.samples))
-                chunk = next(chunks, None)
                 if observed:
                     observed.result()
                 yield frames
