@@ -231,8 +231,13 @@ class SlowSession:
 
 
 def numbered(session: SlowSession) -> SlowSession:
-    """Number the events of its outermost calls."""
+    """Number the events of its outermost calls; a source is the speaker of its words."""
     calls = []
+
+    def spoken(event: Event) -> Event:
+        if session.utterances.source is None or not isinstance(event, Partial | Final):
+            return event
+        return replace(event, words=tuple(replace(w, speaker=session.utterances.source) for w in event.words))
 
     def of(call: Callable[..., list[Event]]) -> Callable[..., list[Event]]:
         def run(*args: Any, **options: Any) -> list[Event]:
@@ -241,7 +246,9 @@ def numbered(session: SlowSession) -> SlowSession:
                 events = call(*args, **options)
             finally:
                 calls.pop()
-            return events if calls else session.numbers.numbered(session.utterances.numbered(events))
+            if calls:
+                return events
+            return session.numbers.numbered(session.utterances.numbered(map(spoken, events)))
 
         return run
 
