@@ -49,18 +49,27 @@ class Metrics:
             "sessions", "Live sessions that ended, by their close code.", "route", "code"
         )
         self.refused_connections = self._counter(
-            "refused_connections", "Connections that had no place, of all or of their address."
+            "refused_connections", "Connections refused by the limit of the server or of one address."
         )
         self.key_requests = self._counter("key_requests", "Requests and handshakes of a named key.", "key")
-        self.key_refused = self._counter("key_refused", "What a named key had too much of.", "key", "limit")
-        self.key_audio_seconds = self._counter("key_audio_seconds", "Audio taken of a named key.", "key")
+        self.key_refused = self._counter(
+            "key_refused",
+            "Requests and sessions of a named key refused by one of its limits.",
+            "key",
+            "limit",
+        )
+        self.key_audio_seconds = self._counter(
+            "key_audio_seconds", "Audio that was received with a named key.", "key"
+        )
         self.key_sessions = self.gauge("key_sessions", "Live sessions of a named key now.", "key")
-        self.jobs = self._counter("jobs", "Jobs that are over.", "status")
-        self.webhooks = self._counter("webhooks", "Addresses of jobs that were told, or given up.", "status")
+        self.jobs = self._counter("jobs", "Jobs that ended, by status.", "status")
+        self.webhooks = self._counter(
+            "webhooks", "Webhooks delivered, or failed after the last try.", "status"
+        )
         self.file_seconds = self._counter("file_audio_seconds", "Audio of recordings transcribed.")
         self.live_seconds = self._counter("live_audio_seconds", "Audio of live sessions received.")
-        self.live_wait = self._histogram("live_wait", "Live work between its arrival and its beginning.")
-        self.live_work = self._histogram("live_work", "Live work between beginning and end.")
+        self.live_wait = self._histogram("live_wait", "Seconds that a live update waited before it began.")
+        self.live_work = self._histogram("live_work", "Seconds of a live update, without its wait.")
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -368,10 +368,10 @@ class JobRunner:
         self._incoming: dict[str, TranscriptionJob] = {}
         self._scopes: dict[str, anyio.CancelScope] = {}
         self._has_new = asyncio.Event()
-        here = services.metrics.gauge("jobs_here", "Jobs by what they are at.", "status")
+        here = services.metrics.gauge("jobs_here", "Jobs in the folder, by status.", "status")
         for status in JOB_STATUSES:
             here.labels(status).set_function(partial(self.count, status))
-        n_bytes = services.metrics.gauge("job_bytes", "Of jobs' recordings and results.")
+        n_bytes = services.metrics.gauge("job_bytes", "Bytes on disk of recordings and results of jobs.")
         n_bytes.set_function(lambda: self.n_bytes)
 
     def count(self, state: str) -> int:

@@ -124,7 +124,7 @@ MODEL = api.an_object("id", "object", "created", "owned_by")
 MODELS = api.json_answers(api.an_object("data", data={"type": "array", "items": MODEL}))
 NAME = api.parameter("name", {"type": "string", "minLength": 1}, "path")
 ONE_MODEL = "/v1/models/{name:path}"
-WORK = "The process answers, and what its engines are at"
+WORK = "Whether the process answers, and the state of its engines"
 API = api.Api(
     routes=(
         api.HttpRoute("/", page("index.html"), auth=api.Auth.OPEN),
