@@ -16,6 +16,7 @@ import logging
 import math
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
@@ -117,7 +118,8 @@ class PendingRequest(RunningRequest[Outcome]):
         self.caller = caller
         self.priority = caller.priority
         self.order = (caller.since_s, next(_numbers))
-        self._done = threading.Event()
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
         super().__init__(request)
 
     @property
@@ -125,16 +127,12 @@ class PendingRequest(RunningRequest[Outcome]):
         return self.call is None
 
     def wait(self) -> None:
-        self._done.wait()
+        """Wait until it is done; once."""
+        self._under_way.acquire()
 
-    def end(self, error: BaseException) -> None:
-        super().end(error)
-        self._done.set()
-
-    def _go_on(self, steps: Callable[[], ModelCall[object]]) -> None:
-        super()._go_on(steps)
-        if self.call is None:
-            self._done.set()
+    def _finish(self) -> None:
+        super()._finish()
+        self._under_way.release()
 
 
 Pending: TypeAlias = PendingRequest[object]
@@ -143,20 +141,20 @@ _numbers = itertools.count()
 
 @dataclass(slots=True, eq=False)
 class _RunningBatch:
-    """A batch, and the requests whose calls it runs, by ticket. key: of calls that may join."""
+    """A batch, and the requests whose calls it runs, by ticket. key: of calls that may join.
+
+    n_windows: of these calls.
+    """
 
     batch: CallBatch[object]
     key: Hashable
     requests: dict[int, Pending] = field(default_factory=dict)
+    n_windows: int = 0
 
     @property
     def holds_rows(self) -> bool:
         """Whether its calls are under way."""
         return not (isinstance(self.batch, CallsTogether) and self.batch.has_room(0))
-
-    @property
-    def n_windows(self) -> int:
-        return sum(request.call.n_windows for request in self.requests.values() if request.call)
 
 
 ALONE = object()
@@ -168,6 +166,8 @@ class RunningBatches:
 
     has_room: whether so many windows have room for their rows in a new batch. The calls of a failed batch are
     repeated one by one, so that an error reaches the request that causes it alone.
+
+    under_way: the requests whose calls are in a batch.
     """
 
     def __init__(self, backend: Backend, has_room: Callable[[int], bool]) -> None:
@@ -176,7 +176,7 @@ class RunningBatches:
         self._batches: list[_RunningBatch] = []
         self._again: deque[Pending] = deque()
         """Requests whose calls failed with others."""
-        self._under_way: set[Pending] = set()
+        self.under_way: set[Pending] = set()
 
     @property
     def n_requests(self) -> int:
@@ -185,9 +185,6 @@ class RunningBatches:
     @property
     def holds_rows(self) -> bool:
         return any(running.holds_rows for running in self._batches)
-
-    def has(self, pending: Pending) -> bool:
-        return pending in self._under_way
 
     def admit(self, pending: Pending, key: Hashable) -> bool:
         """Add the call of a request to a batch of a key, or to a new one; False: it must wait for room."""
@@ -209,16 +206,17 @@ class RunningBatches:
     def _join(
         self, pending: Pending, call: ModelCall[object], running: _RunningBatch | None, key: Hashable
     ) -> None:
-        self._under_way.add(pending)
+        self.under_way.add(pending)
         try:
             if running is None:
                 running = _RunningBatch(call.new_batch(self._backend), key)
                 self._batches.insert(0 if key is ALONE else len(self._batches), running)
             running.requests[call.join(running.batch)] = pending
+            running.n_windows += call.n_windows
         except Exception as error:
             if running is not None and not running.requests:
                 self._batches.remove(running)
-            self._under_way.discard(pending)
+            self.under_way.discard(pending)
             pending.fail(error)
 
     def step(self, *, first_alone: bool = False) -> bool:
@@ -237,7 +235,9 @@ class RunningBatches:
                 continue
             for ticket, result in finished:
                 pending = running.requests.pop(ticket)
-                self._under_way.discard(pending)
+                self.under_way.discard(pending)
+                if pending.call is not None:
+                    running.n_windows -= pending.call.n_windows
                 pending.answer(result)
             if not running.requests:
                 self._batches.remove(running)
@@ -249,7 +249,7 @@ class RunningBatches:
             self._again += requests
             return
         for pending in requests:
-            self._under_way.discard(pending)
+            self.under_way.discard(pending)
             pending.fail(error)
 
 
@@ -350,7 +350,8 @@ class CallBatcher:
         return self.n_files < self.batching.files
 
     def submit(self, request: Pending) -> None:
-        self.requests = tuple(sorted((*self.requests, request), key=lambda request: request.order))
+        place = bisect_right(self.requests, request.order, key=lambda request: request.order)
+        self.requests = (*self.requests[:place], request, *self.requests[place:])
 
     def round(self) -> Priority | None:
         """Run the available live calls: one encoder call, the probes, one decoding step.
@@ -364,7 +365,7 @@ class CallBatcher:
                 served = Priority.FILE  # live calls wait for the rows of recordings
             if served is Priority.FILE:
                 self._step_files()
-        self.requests = tuple(request for request in self.requests if not request.is_done)
+        self.requests = tuple([request for request in self.requests if request.call is not None])
         return served
 
     def end_all(self, error: BaseException) -> None:
@@ -382,7 +383,7 @@ class CallBatcher:
         return Priority.LIVE if kinds else None
 
     def _in_order(self, priority: Priority) -> list[Pending]:
-        return [each for each in self.requests if each.priority is priority and not each.is_done]
+        return [each for each in self.requests if each.priority is priority and each.call is not None]
 
     def _admit(self, pending: Pending, batches: RunningBatches, key: Hashable) -> None:
         call = pending.call
@@ -400,11 +401,11 @@ class CallBatcher:
         batching, encoding = self.batching, self._new_batches()
         first = n_frames = 0
         for request in self._in_order(Priority.LIVE):
-            if not isinstance(request.call, IncrementalEncodeCall):
+            if type(request.call) is not IncrementalEncodeCall:  # isinstance is slow for abstract classes
                 continue
             counts = [_frames(window) for window in request.call.windows]
             longest = max(counts, default=0)
-            if encoding.n_requests and (
+            if n_frames and (
                 n_frames + sum(counts) > batching.encoder_frames
                 or abs(longest - first) > batching.max_length_ratio * max(first, 1)
             ):
@@ -419,12 +420,9 @@ class CallBatcher:
         is_apart = priority is Priority.FILE and not self.batching.files_together
         most = 1 if is_apart else self.batching.rows
         for request in self._in_order(priority):
-            if (
-                isinstance(request.call, DecodeCall)
-                and not decoding.has(request)
-                and decoding.n_requests < most
-            ):
-                self._admit(request, decoding, request.call.batch_key)
+            call, is_new = request.call, request not in decoding.under_way
+            if is_new and type(call) is DecodeCall and decoding.n_requests < most:
+                self._admit(request, decoding, call.batch_key)
         return decoding.step()
 
     def _step_files(self) -> None:
@@ -446,16 +444,17 @@ class CallBatcher:
 
     def _others(self, priority: Priority) -> list[Pending]:
         """Return the requests whose calls neither decode nor, if live, are encoded by `_encode`."""
-        is_live, together = priority is Priority.LIVE, self._together[priority]
-        apart = (DecodeCall, IncrementalEncodeCall) if is_live else DecodeCall
-        waiting = self._in_order(priority)
+        apart = (DecodeCall, IncrementalEncodeCall) if priority is Priority.LIVE else (DecodeCall,)
+        under_way = self._together[priority].under_way
         return [
-            request for request in waiting if not (isinstance(request.call, apart) or together.has(request))
+            request
+            for request in self._in_order(priority)
+            if type(request.call) not in apart and request not in under_way
         ]
 
     def _admit_others(self, priority: Priority) -> None:
         for request in self._others(priority):
-            is_encoder = isinstance(request.call, EncodeCall | IncrementalEncodeCall)
+            is_encoder = type(request.call) in (EncodeCall, IncrementalEncodeCall)
             is_apart = is_encoder and not self.batching.files_together
             key = None if is_apart or request.call is None else request.call.batch_key
             self._admit(request, self._together[priority], key)
@@ -635,9 +634,11 @@ class _Engine(threading.Thread):
         without live calls.
         """
         waiting, batcher = self._runtime.waiting, self.batcher
+        if not waiting:
+            return
         is_alone = all(engine.is_at_work for engine in self._runtime.engines if engine is not self)
         now_s = time.monotonic()
-        taken = []
+        left = []
         for request in sorted(waiting, key=lambda request: (request.priority, request.order)):
             if request.priority is Priority.LIVE:
                 may_take = len(self._runtime.engines) == 1 or not batcher.n_live or batcher.has_room
@@ -646,8 +647,9 @@ class _Engine(threading.Thread):
                 may_take = is_free and batcher.has_file_room and (is_alone or not batcher.n_files)
             if may_take:
                 batcher.submit(request)
-                taken.append(request)
-        self._runtime.waiting = [request for request in waiting if request not in taken]
+            else:
+                left.append(request)
+        self._runtime.waiting = left
 
     def _round(self) -> None:
         runtime = self._runtime

@@ -20,7 +20,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Input = TypeVar("Input")
+Given = TypeVar("Given")
 InputOf = TypeVar("InputOf", contravariant=True)
 DecoderOf = TypeVar("DecoderOf", contravariant=True)
 Outcome = TypeVar("Outcome", covariant=True)
@@ -389,24 +389,30 @@ class RunningRequest(Generic[Outcome]):
 
     def answer(self, result: object) -> None:
         """Go on with the result of the call."""
-        self._go_on(partial(self._steps.send, result))
+        self._go_on(self._steps.send, result)
 
     def fail(self, error: BaseException) -> None:
         """Raise the error of the call where the request waits for its result."""
-        self._go_on(partial(self._steps.throw, error))
+        self._go_on(self._steps.throw, error)
 
     def end(self, error: BaseException) -> None:
         """End the request with an error, whatever calls it has left."""
         self._steps.close()
-        self.call, self.error = None, error
+        self.error = error
+        self._finish()
 
-    def _go_on(self, steps: Callable[[], ModelCall[object]]) -> None:
+    def _go_on(self, go_on: Callable[[Given], ModelCall[object]], given: Given) -> None:
         try:
-            self.call = steps()
+            self.call = go_on(given)
         except StopIteration as end:
-            self.call, self._result = None, end.value
+            self._result = end.value
+            self._finish()
         except BaseException as error:  # any of them is the result of the request
-            self.call, self.error = None, error
+            self.error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        self.call = None
 
     def result(self) -> Outcome:
         if self.error is not None:
