@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -105,6 +107,17 @@ def test_audio_that_waits_is_decoded_under_the_options_before_a_change() -> None
         scheduler.join(10)
     finals = [event for event in events if isinstance(event, Final)]
     assert [final.words[0].language for final in finals] == ["en", "en", "de"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux alone")
+def test_threads_of_recordings_are_of_low_priority() -> None:
+
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    with working() as worker:
+        live, file = (worker.submit(niceness, priority).result(10) for priority in Priority)
+    assert file > live == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_work_ends_with_what_it_returns_or_raises() -> None:

@@ -53,7 +53,8 @@ class Job:
 
 
 class Worker:
-    """Runs work in its threads until it is closed; live work and recordings have threads of their own.
+    """Runs work in its threads until it is closed; live work and recordings have threads of their own, those
+    of recordings of low priority: they read files, detect speech and compute log-mel beside live sessions.
 
     on_live: called with seconds waited and worked of live work.
     """
@@ -86,8 +87,11 @@ class Worker:
         )
         limits = self.runtime.batching
         self._threads = {
-            priority: ThreadPoolExecutor(n_engines * n, f"{THREAD_NAME}-{priority.name.lower()}")
-            for priority, n in ((Priority.LIVE, limits.sessions), (Priority.FILE, limits.files))
+            priority: ThreadPoolExecutor(n_engines * n, f"{THREAD_NAME}-{priority.name.lower()}", initializer)
+            for priority, n, initializer in (
+                (Priority.LIVE, limits.sessions, None),
+                (Priority.FILE, limits.files, lower_priority),
+            )
         }
 
     @property
