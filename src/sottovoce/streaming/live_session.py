@@ -368,19 +368,17 @@ class LiveSession(ABC):
         """
         if self._closed:
             raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
-        with self._runtime.torch_threads():
-            self._append(self._pushed.push(pcm, sample_rate))
-            self._advance(newest_only=newest_only, greedy=greedy)
+        self._append(self._pushed.push(pcm, sample_rate))
+        self._advance(newest_only=newest_only, greedy=greedy)
         return self._take_events(realtime=realtime)
 
     def end(self) -> list[Event]:
         """Finish the utterance, without waiting for a second pass; `close` returns its finals."""
         if not self._closed:
             self._closed = True
-            with self._runtime.torch_threads():
-                self._append(self._pushed.flush())
-                self._schedule.stop()
-                self._advance()
+            self._append(self._pushed.flush())
+            self._schedule.stop()
+            self._advance()
         return self._take_events(realtime=True)
 
     def close(self) -> list[Event]:
@@ -513,6 +511,6 @@ class LiveSession(ABC):
             self._failure = error
 
     def _diarize(self, speakers: LiveSpeakers) -> None:
-        with self._attempt():
+        with self._attempt(), self._runtime.torch_threads():
             pcm = self._schedule.buffer.view(speakers.n_samples, self._schedule.now)
             speakers.push(pcm, is_speech=self.is_in_speech)
