@@ -342,6 +342,8 @@ def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1)
         return 0
     for period in range(1, min(24, len(items) // 2) + 1):
         n_same = 0
+        if max_repeats and items[-1] != items[-1 - period]:
+            continue
         while n_same + period < len(items) and items[-1 - n_same] == items[-1 - n_same - period]:
             n_same += 1
         if n_same + period >= max(least, period * (max_repeats + 1)):

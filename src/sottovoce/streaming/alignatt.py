@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate, islice
+from itertools import accumulate, islice, repeat
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -140,12 +140,9 @@ class BeamPath(NamedTuple):
         return self.score + self.lm_score
 
     def extended(self, token: int, frame: int, logprob: float, lm_score: float = 0.0) -> BeamPath:
+        tokens, frames, logprobs, score, lm_sum = self
         return BeamPath(
-            (*self.tokens, token),
-            (*self.frames, frame),
-            (*self.logprobs, logprob),
-            self.score + logprob,
-            self.lm_score + lm_score,
+            (*tokens, token), (*frames, frame), (*logprobs, logprob), score + logprob, lm_sum + lm_score
         )
 
     def stopped(
@@ -196,7 +193,7 @@ class StopRules:
 
     def stopped_by_loop(self, path: BeamPath, committed: Sequence[int] = ()) -> AlignAttHypothesis | None:
         """Return the hypothesis of a path in a loop, without the repeats; else None."""
-        n_looped = count_looped((*committed, *path.tokens), self.max_repeats)
+        n_looped = count_looped((*committed, *path.tokens) if committed else path.tokens, self.max_repeats)
         if not n_looped:
             return None
         return path.stopped(StopReason.REPEATED, n_tokens=max(0, len(path.tokens) - n_looped))
@@ -214,8 +211,7 @@ def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     ones.
     """
     n, n_repeated = BABBLE_TOKENS, count_repeated(tokens, max_repeats, least=8)
-    is_short = len(tokens) < n
-    if n_repeated or max_repeats >= n or is_short or len(set(tokens[-n:])) > BABBLE_DISTINCT:
+    if n_repeated or len(tokens) < n or max_repeats >= n or len({*tokens[-n:]}) > BABBLE_DISTINCT:
         return n_repeated
     while n < len(tokens) and len(set(tokens[-n - 1 :])) <= BABBLE_DISTINCT:
         n += 1
@@ -279,7 +275,10 @@ class ActiveRequest:
         self.prefix, cache = self.request.prefix, self.request.prefix_cache
         self.paths = [BeamPath()]
         self.is_new = True
+        beam_size = self.decoder.beam_size
+        self.n_candidates = beam_size + 1 if beam_size > 1 else 1
         self.cache = cache if cache and cache.applies_to(self.prefix.tokens, self.n_frames) else None
+        self.n_cached = 0 if self.cache is None else len(self.cache.tokens)
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
         self.lm_rows = self.decoder.lm_rows(self.prefix.committed)
         self._committed = self.prefix.committed
@@ -289,14 +288,6 @@ class ActiveRequest:
         room = max(0, self.decoder.backend.dims.n_text_ctx - len(self.prefix.tokens))
         self._most_tokens = min(room, self.request.rules.max_tokens)
         self._finished: list[AlignAttHypothesis] = []
-
-    @property
-    def n_candidates(self) -> int:
-        return self.decoder.beam_size + 1 if self.decoder.beam_size > 1 else 1
-
-    @property
-    def n_cached(self) -> int:
-        return 0 if self.cache is None else len(self.cache.tokens)
 
     @property
     def n_to_cache(self) -> int:
@@ -335,38 +326,32 @@ class ActiveRequest:
             )
 
     def extend(self, candidates: Sequence[NextTokens]) -> list[int]:
-        paths, self.paths = self.paths, []
+        paths, self.paths, finished = self.paths, [], self._finished
         if len(paths[0].tokens) >= self._most_tokens:
-            if not self._finished:
-                self._finished.append(paths[0].stopped(StopReason.FULL))
+            if not finished:
+                finished.append(paths[0].stopped(StopReason.FULL))
             return []
         extended: list[_Extension] = []
-        n_candidates = self.n_candidates
+        eot, rules = self.decoder.eot, self.request.rules
         for parent, (path, (frame, tokens, *scores)) in enumerate(zip(paths, candidates, strict=True)):
-            if not self._is_done and not self._stops(path, frame, tokens[0]):
-                score, lm_sum = path.score, path.lm_score
-                extended += [
-                    ((score + logprob) + (lm_sum + lm_score), parent, token, frame, logprob, lm_score)
-                    for token, logprob, lm_score in islice(zip(tokens, *scores, strict=True), n_candidates)
-                ]
+            if len(finished) >= self.decoder.beam_size:
+                break
+            if tokens[0] != eot:
+                stopped = rules.stopped_by_attention(path, frame, self.n_frames, tokens[0])
+                if stopped is not None:
+                    finished.append(stopped)
+                    continue
+            score, lm_sum = path.score, path.lm_score
+            extended += [
+                ((score + logprob) + (lm_sum + lm_score), parent, token, frame, logprob, lm_score)
+                for token, logprob, lm_score in islice(zip(tokens, *scores, strict=True), self.n_candidates)
+            ]
         extended.sort(key=itemgetter(0), reverse=True)
         parents = self._prune(paths, extended)
-        newest = [path.tokens[-1] for path in self.paths]
         if self.lm_rows is not None and parents:
+            newest = [path.tokens[-1] for path in self.paths]
             self.lm_rows.advance(np.array(parents), np.array(newest))
         return parents
-
-    @property
-    def _is_done(self) -> bool:
-        return len(self._finished) >= self.decoder.beam_size
-
-    def _stops(self, path: BeamPath, frame: int, token: int) -> bool:
-        if token == self.decoder.eot:
-            return False
-        stopped = self.request.rules.stopped_by_attention(path, frame, self.n_frames, token)
-        if stopped is not None:
-            self._finished.append(stopped)
-        return stopped is not None
 
     def _prune(self, paths: Sequence[BeamPath], extended: Sequence[_Extension]) -> list[int]:
         """Take the best extensions of paths that neither end nor loop; return their parents."""
@@ -383,7 +368,7 @@ class ActiveRequest:
             else:
                 self.paths.append(path)
                 parents.append(parent)
-        if self._is_done:
+        if len(self._finished) >= beam_size:
             self.paths, parents = [], []
         return parents
 
@@ -449,13 +434,13 @@ class AlignAttBatch:
 
     def step(self) -> list[tuple[int, AlignAttHypothesis]]:
         """Run one decoder step; return the tickets and hypotheses of finished requests."""
-        candidates = iter(self._next_tokens())
+        candidates = self._next_tokens()
         done: list[tuple[int, ActiveRequest]] = []
         rows: list[int] = []
         at = 0
         for one in self._active:
             n_rows = len(one.paths)
-            rows += [at + parent for parent in one.extend([next(candidates) for _ in one.paths])]
+            rows += [at + parent for parent in one.extend(candidates[at : at + n_rows])]
             if not one.paths:
                 done.append((at, one))
             at += n_rows
@@ -490,20 +475,19 @@ class AlignAttBatch:
             groups.append(self._begin(new, n_old, first, end))
         (parts,) = self._steps.steps(tokens, groups)
         self._places = targets
-        found: list[list[float]] = [[]] * len(tokens)
+        found = np.empty((len(tokens), 5 + 2 * n_best), np.float32)
         for part in parts:
-            for row, values in zip(part.rows, part.outputs[0][part.places].tolist(), strict=True):
-                found[row] = values
+            found[part.rows] = part.outputs[0][part.places]
             if part.kept:
                 for row, kept in zip(part.rows, part.kept, strict=True):
                     new[row - n_old].prefix_statistics = kept
-        for one, own in zip(new, found[n_old:], strict=True):
-            one.begin(own[1:5])
+        for one, at_prefix in zip(new, found[n_old:, 1:5].tolist(), strict=True):
+            one.begin(at_prefix)
+        frames = found[:, 0].astype(np.int64).tolist()
         if is_fused:
-            fused = self._with_language_models(parts, n_best)
-            return [(int(own[0]), *each) for own, each in zip(found, fused, strict=True)]
-        nothing = [0.0] * n_best
-        return [(int(own[0]), [*map(int, own[5 : 5 + n_best])], own[5 + n_best :], nothing) for own in found]
+            return list(zip(frames, *self._with_language_models(parts, n_best), strict=True))
+        best = found[:, 5 : 5 + n_best].astype(np.int64).tolist()
+        return list(zip(frames, best, found[:, 5 + n_best :].tolist(), repeat([0.0] * n_best), strict=False))
 
     def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
         """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
@@ -526,15 +510,14 @@ class AlignAttBatch:
 
     def _with_language_models(
         self, parts: Sequence[StepPart], n_best: int
-    ) -> list[tuple[list[int], list[float], list[float]]]:
+    ) -> tuple[list[list[int]], list[list[float]], list[list[float]]]:
         """Return the best tokens of each row, their log-probabilities and LM scores."""
         rows = [row for part in parts for row in part.rows]
         log_probs = np.concatenate([part.outputs[1][part.places] for part in parts])[np.argsort(rows)]
         lm_scores = _lm_scores(self._active, log_probs, self._vocabulary)
         best = best_tokens(log_probs + lm_scores, n_best)
-        scores = (np.take_along_axis(each, best, axis=1) for each in (log_probs, lm_scores))
-        chosen = (self._vocabulary.ids[best], *scores)
-        return list(zip(*(each.tolist() for each in chosen), strict=True))
+        scores = [np.take_along_axis(each, best, axis=1).tolist() for each in (log_probs, lm_scores)]
+        return self._vocabulary.ids[best].tolist(), scores[0], scores[1]
 
 
 def _lm_scores(active: Sequence[ActiveRequest], log_probs: Floats, vocabulary: LiveVocabulary) -> Floats:
