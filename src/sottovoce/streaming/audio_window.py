@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,10 @@ class AudioWindow:
     encoded: EncoderOutput
     log_mel: Floats
     start_sample: int
+    n_frames: int = field(init=False)
 
-    @property
-    def n_frames(self) -> int:
-        return self.encoded.n_content_frames[0]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_frames", self.encoded.n_content_frames[0])
 
     def quietest_s(self, start_s: float, end_s: float) -> float:
         """Return the middle (s) of the quietest frame in a span, or start_s."""

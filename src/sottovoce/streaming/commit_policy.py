@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise, takewhile
 
@@ -41,13 +41,13 @@ class HypothesisWord:
     word: Word
     tokens: tuple[int, ...]
     last_frame: int = 0
+    letters: str = field(init=False)
 
-    @property
-    def letters(self) -> str:
-        return letters_of(self.word.word)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "letters", letters_of(self.word.word))
 
 
-@lru_cache(maxsize=1 << 14)  # an update compares all committed words of the window
+@lru_cache(maxsize=1 << 14)  # most words of an update were in the one before
 def letters_of(word: str) -> str:
     return "".join(filter(str.isalnum, word.casefold()))
 
@@ -132,6 +132,8 @@ def word_ends(lasts: Sequence[float], n_frames: int) -> list[float]:
 
 def nondecreasing(frames: Sequence[int]) -> list[int]:
     """Return the nearest non-decreasing sequence by sum of distances (Ayer et al. 1955)."""
+    if (ordered := sorted(frames)) == [*frames]:
+        return ordered
     pools: list[list[int]] = []
     for frame in frames:
         pools.append([frame])

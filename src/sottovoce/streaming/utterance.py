@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, takewhile
+from itertools import accumulate, takewhile
 
 from sottovoce.audio.mel import MELS_PER_FRAME, quiet_frames, quietest_frame, smoothed
 from sottovoce.models.backend import EncoderOutput, EncoderState, IncrementalResult, IncrementalWindow
@@ -230,18 +230,14 @@ class CommittedWords:
 
     def __init__(self, start_s: float) -> None:
         self._words: list[HypothesisWord] = []
+        self._tokens: dict[str | None, tuple[int, ...]] = {}
+        """By language."""
+        self.letters: list[str] = []
+        self.n_tokens = 0
         self.until_s = start_s
 
     def __len__(self) -> int:
         return len(self._words)
-
-    @property
-    def letters(self) -> list[str]:
-        return [one.letters for one in self._words]
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(len(one.tokens) for one in self._words)
 
     @property
     def last(self) -> Word | None:
@@ -254,12 +250,17 @@ class CommittedWords:
         return self.until_s if last is None else max(self.until_s - SNAP_S, (last.start + last.end) / 2)
 
     def add(self, word: HypothesisWord) -> None:
-        self._words.append(word)
+        self._append(word)
         self.until_s = max(self.until_s, word.word.end)
 
-    def tokens(self, language: str) -> tuple[int, ...]:
-        own = (one.tokens for one in self._words if language == one.word.language)
-        return tuple(chain.from_iterable(own))
+    def _append(self, word: HypothesisWord) -> None:
+        self._words.append(word)
+        self._tokens[word.word.language] = (*self.tokens(word.word.language), *word.tokens)
+        self.letters.append(word.letters)
+        self.n_tokens += len(word.tokens)
+
+    def tokens(self, language: str | None) -> tuple[int, ...]:
+        return self._tokens.get(language, ())
 
     def cut_point(self, earliest_s: float, target_s: float) -> float:
         """Return the middle of the widest gap from earliest_s to target_s + 2 s.
@@ -286,8 +287,10 @@ class CommittedWords:
         ]
 
     def drop_before(self, cut_s: float) -> list[HypothesisWord]:
-        dropped = [*takewhile(lambda one: one.word.end <= cut_s + 1e-6, self._words)]
-        self._words = self._words[len(dropped) :]
+        words, dropped = self._words, [*takewhile(lambda one: one.word.end <= cut_s + 1e-6, self._words)]
+        self._words, self._tokens, self.letters, self.n_tokens = [], {}, [], 0
+        for word in words[len(dropped) :]:
+            self._append(word)
         return dropped
 
 
