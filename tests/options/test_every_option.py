@@ -30,7 +30,7 @@ from sottovoce.server.app import APIS
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import FORM, LIVE, Fields, fields_of, read_field, read_form, schema_of
 from sottovoce.streaming.options import LiveOptions, StreamOptions
-from sottovoce.text.replacements import Replacements
+from sottovoce.text.filters import Replacements
 
 CONTEXT: dict[str, Any] = {"obj": Invocation(), "help_option_names": ["-h", "--help"]}
 """As the whole command line has it: click keeps the names of the help option once they were looked at."""

@@ -25,7 +25,7 @@ from sottovoce.server.apis.deepgram import (
 from sottovoce.server.errors import ApiError
 from sottovoce.server.models import ModelRegistry
 from sottovoce.server.settings import ModelSettings, ServerLimits
-from sottovoce.text.replacements import Replacements
+from sottovoce.text.filters import Replacements
 from sottovoce.types import Event, Partial, Segment, Transcript, Word
 from tests.audio.test_live_container import recorded
 from tests.server.conversation import TWO_SENTENCES_S, Message, connected, exchanged, received, refusal, say

@@ -12,7 +12,7 @@ from sottovoce.errors import OptionError
 from sottovoce.offline.transcription import in_style
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.streaming.session import EventEmitter
-from sottovoce.text.replacements import Replacements, Rules, phrases_alone
+from sottovoce.text.filters import Replacements, Rules, phrases_alone
 from sottovoce.types import Final, Partial, Segment, Word
 
 RULES = {

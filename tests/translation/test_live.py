@@ -18,7 +18,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import StreamOptions
-from sottovoce.text.replacements import Replacements
+from sottovoce.text.filters import Replacements
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.translation.chat import ChatTranslator, Message
 from sottovoce.translation.live_translator import LiveTranslator, SourceText, mark_newest

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from sottovoce.errors import OptionError
 from sottovoce.options.schema import ApiField, Option, check_options
-from sottovoce.text.filters import ChineseScript, Numerals, Script, TextFilter
-from sottovoce.text.replacements import Replacements, Rules, masked, phrases_alone, redacted
+from sottovoce.text.filters import (
+    ChineseScript,
+    Numerals,
+    Replacements,
+    Rules,
+    Script,
+    TextFilter,
+    masked,
+    phrases_alone,
+    redacted,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -33,7 +33,7 @@ from sottovoce.server.errors import ApiError, too_many_requests
 from sottovoce.server.settings import KEY, Access, ServerSettings, secret_of
 from sottovoce.server.telemetry import Metrics
 from sottovoce.text.files import read_toml
-from sottovoce.text.replacements import Replacements
+from sottovoce.text.filters import Replacements
 
 logger = logging.getLogger(__name__)
 MOST_KEYS = 1_000

@@ -37,8 +37,7 @@ from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.live_session import EventNumbers, LiveSession
 from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.sources import SourcesSession
-from sottovoce.text.filters import TextFilter
-from sottovoce.text.replacements import Replacements
+from sottovoce.text.filters import Replacements, TextFilter
 from sottovoce.threads import n_threads
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator

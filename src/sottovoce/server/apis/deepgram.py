@@ -39,8 +39,8 @@ from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, received_body, running_job
 from sottovoce.speakers.labels import letter, letter_index
 from sottovoce.streaming.options import Captions, Eagerness, Finals, LiveOptions, StreamOptions
+from sottovoce.text.filters import phrases_alone
 from sottovoce.text.languages import SENTENCE_ENDS
-from sottovoce.text.replacements import phrases_alone
 from sottovoce.types import (
     Event,
     Final,

@@ -29,7 +29,7 @@ from sottovoce.server.models import ModelRegistry
 from sottovoce.server.services import key_of, services_of
 from sottovoce.server.uploads import whole_body
 from sottovoce.streaming.options import Eagerness, Finals, LiveOptions, StreamOptions
-from sottovoce.text.replacements import phrases_alone
+from sottovoce.text.filters import phrases_alone
 from sottovoce.types import Event, Final, Partial, SpeechEnded, SpeechStarted, Word
 
 DELAYS = {"minimal": 5.0, "low": 15.0, "medium": 25.0, "high": 50.0, "xhigh": 100.0}
