@@ -44,9 +44,8 @@ from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder, speech_segments
 from sottovoce.evaluation.latency import run_live
 from sottovoce.language import chain
-from sottovoce.language.chain import Array, Emission, Fit, Numbers
+from sottovoce.language.chain import Array, Emission, Fit, LanguageTimeline, Numbers
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage
-from sottovoce.language.timeline import LanguageTimeline
 from sottovoce.offline.languages import TextLikelihood
 from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.windows import PIECE_VAD, SpeechSpan, speech_pieces

@@ -34,9 +34,8 @@ from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
-from sottovoce.language.chain import Emission, Spans, base_prior
+from sottovoce.language.chain import Emission, Spans, TimelineFrame, base_prior
 from sottovoce.language.probe import LanguageProbe
-from sottovoce.language.timeline import TimelineFrame
 from sottovoce.offline.windows import PIECE_VAD, pieces_between
 from sottovoce.options.decoding import WINDOW_SAMPLES
 from sottovoce.options.transcribe import LANGUAGE_PRIOR, LONGEST_PICTURE_S, PANELS, SHORTEST_PICTURE_S, Panel

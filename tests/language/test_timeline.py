@@ -8,9 +8,16 @@ import math
 import numpy as np
 import pytest
 
-from sottovoce.language.chain import Emission, base_prior, fitted, prior_after
+from sottovoce.language.chain import (
+    HISTORY_S,
+    Emission,
+    LanguageChange,
+    LanguageTimeline,
+    base_prior,
+    fitted,
+    prior_after,
+)
 from sottovoce.language.probe import ProbedLanguage
-from sottovoce.language.timeline import HISTORY_S, LanguageChange, LanguageTimeline
 from sottovoce.text.tokenizer import Tokenizer
 
 CODES = Tokenizer.for_model(51865).language_codes

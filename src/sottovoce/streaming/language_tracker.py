@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 
 from sottovoce.errors import OptionError
-from sottovoce.language.chain import Emission, base_prior
+from sottovoce.language.chain import Emission, LanguageChange, LanguageTimeline, base_prior
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, ProbeOptions, change_boundary, sides_of
-from sottovoce.language.timeline import LanguageChange, LanguageTimeline
 from sottovoce.models.backend import Backend
 from sottovoce.options.transcribe import LANGUAGE_PRIOR
 from sottovoce.runtime.calls import LanguageProbeCall, SpanProbeCall, Steps

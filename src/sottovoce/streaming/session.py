@@ -16,7 +16,7 @@ from functools import cache
 
 from sottovoce.audio.vad import VadStream
 from sottovoce.decoding.filters import LiveVocabulary
-from sottovoce.language.timeline import LanguageChange, LanguageTimeline
+from sottovoce.language.chain import LanguageChange, LanguageTimeline
 from sottovoce.models.backend import Backend
 from sottovoce.models.dims import EncoderMode
 from sottovoce.runtime.calls import DirectRuntime, Runtime, Steps
