@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from recipes.nano.batches import Batch
 from recipes.nano.model import IGNORED, NanoModel
-from sottovoce.ctc.align import NEVER
-from sottovoce.ctc.align import align as aligned
+from sottovoce.ctc.emissions import NEVER
+from sottovoce.ctc.emissions import align as aligned
 from sottovoce.models.dims import AlignmentHeads
 
 LETTER_WIDTH, MARK_WIDTH = 1.6, 3.0

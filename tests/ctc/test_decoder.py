@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from sottovoce.ctc import CtcDecoder
-from sottovoce.ctc.align import align
 from sottovoce.ctc.decoder import EmissionDecoder
-from sottovoce.ctc.emissions import log_softmax
+from sottovoce.ctc.emissions import align, log_softmax
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixScorer

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.ctc import CtcDecoder, CtcFusionOptions, align
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.emissions import log_softmax
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixScorer, PrefixSearch
@@ -114,8 +114,8 @@ def test_narrow_beams_equal_those_of_another_search(
 def test_threads_share_the_batch(n_threads: int, arpa: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_probs, lengths = rows()
     decoder = CtcDecoder(LABELS, 0, lm=arpa, n_best=4)
-    monkeypatch.setattr(align, "_LEAST_FRAMES", 0)
-    monkeypatch.setattr(align, "n_threads", lambda: n_threads)
+    monkeypatch.setattr("sottovoce.ctc.emissions._LEAST_FRAMES", 0)
+    monkeypatch.setattr("sottovoce.ctc.emissions.n_threads", lambda: n_threads)
     result = decoder.decode(log_probs, lengths)
     alone = [decoder.decode(row[:n])[0] for row, n in zip(log_probs, lengths, strict=True)]
     assert differences(result, alone) == []

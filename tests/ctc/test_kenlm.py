@@ -69,8 +69,8 @@ def assert_same(ours: CtcDecoder, theirs: CtcDecoder) -> None:
 def test_the_native_search_finds_the_same(
     arpa: Path, n_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.ctc.align._LEAST_FRAMES", 0)
-    monkeypatch.setattr("sottovoce.ctc.align.n_threads", lambda: n_threads)
+    monkeypatch.setattr("sottovoce.ctc.emissions._LEAST_FRAMES", 0)
+    monkeypatch.setattr("sottovoce.ctc.emissions.n_threads", lambda: n_threads)
     assert_same(decoder(probing(arpa)), decoder(arpa))
 
 

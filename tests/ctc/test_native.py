@@ -9,8 +9,15 @@ import sys
 import numpy as np
 import pytest
 
-from sottovoce.ctc.align import CUT_MARGIN, TokenSpans, align, are_plausible, common_cut
-from sottovoce.ctc.emissions import checked, log_softmax
+from sottovoce.ctc.emissions import (
+    CUT_MARGIN,
+    TokenSpans,
+    align,
+    are_plausible,
+    checked,
+    common_cut,
+    log_softmax,
+)
 from sottovoce.errors import InputError
 from tests.ctc.enumeration import emissions
 

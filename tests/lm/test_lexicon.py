@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
-from sottovoce.ctc.align import NEVER
+from sottovoce.ctc.emissions import NEVER
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.models import DecoderParts
 from sottovoce.ctc.search import UNKNOWN_SHARE, PrefixScorer

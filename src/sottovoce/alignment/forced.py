@@ -22,8 +22,8 @@ import numpy.typing as npt
 from sottovoce.audio.io import Recording
 from sottovoce.audio.mel import MELS_PER_FRAME, log_mel, window_features
 from sottovoce.audio.vad import SpeechSegment, speech_segments
-from sottovoce.ctc.align import TokenTimes, align, token_times
 from sottovoce.ctc.decoder import CtcDecoder
+from sottovoce.ctc.emissions import TokenTimes, align, token_times
 from sottovoce.ctc.labels import Labels, with_space
 from sottovoce.ctc.models import PhraseSpeller
 from sottovoce.ctc.network import AcousticModel

@@ -13,17 +13,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce.ctc.align import NEVER, IdleSeparators, TokenTimes, align, token_times
 from sottovoce.ctc.emissions import (
+    NEVER,
     Emissions,
     EmissionScaling,
+    IdleSeparators,
     Lengths,
+    TokenTimes,
+    align,
     as_arrays,
     checked,
     log_softmax,
     mean_log_probs,
     network_weights,
     networks_of,
+    token_times,
 )
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, SymbolReader, named_blank
 from sottovoce.ctc.models import DecoderParts, Ngrams, weighted_ngrams

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sottovoce.ctc.align import (
+from sottovoce.ctc.emissions import (
     NEVER,
     NO_CUT,
     Cut,
