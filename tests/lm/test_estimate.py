@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.arpa import NgramTable
-from sottovoce.lm.estimate import FALLBACK, SPECIAL, count_text, estimate, read_counts
+from sottovoce.lm.arpa import FALLBACK, SPECIAL, NgramTable, count_text, estimate, read_counts
 
 Ngram = tuple[str, ...]
 

@@ -93,8 +93,8 @@ def estimate(files: tuple[Path, ...], output: Path, **given: object) -> None:
     Texts have one sentence a line; the model equals that of KenLM's lmplz. Words are separated by spaces;
     fold their case first. -v shows the memory needed.
     """
-    from sottovoce.lm.estimate import count_text, numbered_lines, read_counts
-    from sottovoce.lm.estimate import estimate as estimated
+    from sottovoce.lm.arpa import count_text, numbered_lines, read_counts
+    from sottovoce.lm.arpa import estimate as estimated
 
     check_suffix(output)
     options = from_values(EstimateOptions, given)
