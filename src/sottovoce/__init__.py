@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sottovoce.alignment.phrases import Match as Match
+    from sottovoce.alignment import Match as Match
     from sottovoce.api import Model as Model
     from sottovoce.api import load_model as load_model
     from sottovoce.audio.io import AudioSource as AudioSource
@@ -59,7 +59,7 @@ _HOMES = {
     "LanguageDetection": "sottovoce.decoding.decode",
     "LanguageSpan": "sottovoce.offline.pipeline",
     "LiveOptions": "sottovoce.streaming.options",
-    "Match": "sottovoce.alignment.phrases",
+    "Match": "sottovoce.alignment",
     "Model": "sottovoce.api",
     "Partial": "sottovoce.types",
     "Recogniser": "sottovoce.recogniser",

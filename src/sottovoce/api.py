@@ -29,7 +29,7 @@ from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import FRAMES_PER_SECOND, Floats, Samples
 
 if TYPE_CHECKING:
-    from sottovoce.alignment.forced import TextAligner
+    from sottovoce.alignment import TextAligner
     from sottovoce.ctc.network import AcousticModel
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.models.backend import Backend
@@ -173,7 +173,7 @@ class Model(Recogniser):
         return text_fusion(self.tokenizer, **chosen)
 
     def _aligner(self, language: str | None, recording: Recording, options: AlignOptions) -> TextAligner:
-        from sottovoce.alignment.forced import ROUGH, AttentionTimer, CtcTimer, TextAligner, in_tokens
+        from sottovoce.alignment import ROUGH, AttentionTimer, CtcTimer, TextAligner, in_tokens
 
         network = self.network if options.method == "ctc" else None
         code = self._one_language(language, recording)

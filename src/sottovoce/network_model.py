@@ -51,7 +51,7 @@ from sottovoce.text.languages import CLOSING_MARKS, SENTENCE_ENDS, LanguageChoic
 from sottovoce.types import Floats, Segment, Word
 
 if TYPE_CHECKING:
-    from sottovoce.alignment.forced import TextAligner
+    from sottovoce.alignment import TextAligner
     from sottovoce.audio.io import Recording
     from sottovoce.lm.rescoring import WordLanguageModel
     from sottovoce.models.dims import EncoderMode
@@ -240,7 +240,7 @@ class CtcModel(Recogniser):
         return self._models[name]
 
     def _aligner(self, language: str | None, recording: Recording, options: AlignOptions) -> TextAligner:
-        from sottovoce.alignment.forced import ROUGH, CtcTimer, TextAligner, at_spaces
+        from sottovoce.alignment import ROUGH, CtcTimer, TextAligner, at_spaces
 
         if options.method == "attention":
             self._refuse("method 'attention'")

@@ -30,8 +30,7 @@ from sottovoce.types import SAMPLE_RATE, Task, Transcript
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from sottovoce.alignment.forced import TextAligner
-    from sottovoce.alignment.phrases import Match
+    from sottovoce.alignment import Match, TextAligner
     from sottovoce.audio.io import AudioSource
     from sottovoce.ctc.decoder import CtcDecoder
     from sottovoce.ctc.network import AcousticModel
@@ -328,7 +327,7 @@ class Recogniser(ABC):
             AudioError: the recording cannot be read.
             OptionError: the text is not spoken there.
         """
-        from sottovoce.alignment.forced import lines_of
+        from sottovoce.alignment import lines_of
 
         lines = lines_of(text)
         with Recording(source, sample_rate=sample_rate) as recording:
@@ -355,7 +354,7 @@ class Recogniser(ABC):
 
         least_score: least similarity, see `find_phrase`. The rest and errors as in `transcribe`.
         """
-        from sottovoce.alignment.phrases import find_phrase
+        from sottovoce.alignment import find_phrase
 
         find_phrase(Transcript((), "", 0.0, ""), phrase, least_score=least_score)  # before the work
         if not isinstance(source, Transcript):

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.alignment.forced import (
+from sottovoce.alignment import (
     MOST_TOKENS,
     NO_LEVELS,
     LevelMeter,
     Unit,
     at_loud_bounds,
     at_quiet_bounds,
+    find_phrase,
     guess_times,
     in_order,
     in_tokens,
@@ -26,8 +27,8 @@ from sottovoce.alignment.forced import (
     move_to_speech,
     plan_windows,
     units_of,
+    unlikeness,
 )
-from sottovoce.alignment.phrases import find_phrase, unlikeness
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import SpeechSegment

@@ -38,7 +38,7 @@ from sottovoce.text.languages import language_name
 from sottovoce.types import Transcript
 
 if TYPE_CHECKING:
-    from sottovoce.alignment.phrases import Match
+    from sottovoce.alignment import Match
     from sottovoce.audio.io import AudioSource, Source
     from sottovoce.decoding.decode import LanguageDetection
     from sottovoce.offline.pipeline import LanguageSpan
@@ -132,7 +132,7 @@ def find(context: click.Context, /, recording: str, phrase: str, language: str, 
     RECORDING is transcribed first; a transcript (json, srt, vtt) is searched directly. Words are compared by
     their letters, so misrecognised words are found too. The exit code is 1 if nothing is found.
     """
-    from sottovoce.alignment.phrases import find_phrase
+    from sottovoce.alignment import find_phrase
 
     options = from_values(FindOptions, given)
     # Fail early for a phrase without letters.

@@ -101,7 +101,7 @@ class Tools:
 
         Returns start and end in seconds, the text, and its similarity up to 1.
         """
-        from sottovoce.alignment.phrases import find_phrase
+        from sottovoce.alignment import find_phrase
         from sottovoce.formats.files import READABLE, load_transcript
 
         is_transcript = path.lower().endswith(READABLE)

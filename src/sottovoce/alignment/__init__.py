@@ -1,1 +1,0 @@
-"""Alignment of a given text with its recording, and search for phrases."""
