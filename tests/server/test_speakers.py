@@ -23,7 +23,7 @@ from sottovoce.server.apis.openai_files import known_speakers
 from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
 from sottovoce.server.errors import ApiError
 from sottovoce.server.settings import ModelSettings
-from sottovoce.speakers.voice_book import VoiceBook
+from sottovoce.speakers.diarize import VoiceBook
 from sottovoce.types import SAMPLE_RATE
 from tests.server.conversation import KnownSpeakers, Message, exchanged, refusal
 from tests.server.servers import CLIPS, ServerThread, post, serving

@@ -12,8 +12,8 @@ import pytest
 from sottovoce.cli.options import speakers_of
 from sottovoce.cli.stream import stream
 from sottovoce.cli.transcribe import transcribe
+from sottovoce.speakers.diarize import FOLDER, VoiceBook
 from sottovoce.speakers.live_speakers import LiveSpeakers
-from sottovoce.speakers.voice_book import FOLDER, VoiceBook
 from sottovoce.types import Turn
 from tests.cli.conftest import Call, call  # noqa: F401 - a fixture
 from tests.options.test_every_option import CONTEXT

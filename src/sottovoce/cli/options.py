@@ -561,7 +561,7 @@ def speakers_of(given: Values) -> SpeakerOptions | None:
     options = changed(options, {**bounds, **chosen})
     known = known_voices(voices)
     if given["stored_voices"] and options.engine == "own":
-        from sottovoce.speakers.voice_book import VoiceBook
+        from sottovoce.speakers.diarize import VoiceBook
 
         known = {**VoiceBook().voices, **known}
     return replace(options, known=known)

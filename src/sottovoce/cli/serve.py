@@ -276,7 +276,7 @@ def voices_of(folder: str | None) -> dict[str, Samples]:
     """Return the voices in a folder, by name. Raises: OptionError without any; AudioError."""
     if folder is None:
         return {}
-    from sottovoce.speakers.voice_book import VoiceBook
+    from sottovoce.speakers.diarize import VoiceBook
 
     voices = VoiceBook(Path(folder)).voices
     if not voices:

@@ -20,7 +20,7 @@ def voices() -> None:
 @click.argument("file")
 def add(name: str, file: str) -> None:
     """Keep a voice, or replace it: 1 to 120 seconds of one person's speech."""
-    from sottovoce.speakers.voice_book import VoiceBook
+    from sottovoce.speakers.diarize import VoiceBook
 
     VoiceBook().add(name, voice_of(file, "FILE"))
 
@@ -28,7 +28,7 @@ def add(name: str, file: str) -> None:
 @voices.command("list")
 def list_() -> None:
     """List the names."""
-    from sottovoce.speakers.voice_book import VoiceBook
+    from sottovoce.speakers.diarize import VoiceBook
 
     for name in VoiceBook().names:
         click.echo(name)
@@ -38,6 +38,6 @@ def list_() -> None:
 @click.argument("name")
 def remove(name: str) -> None:
     """Delete a voice."""
-    from sottovoce.speakers.voice_book import VoiceBook
+    from sottovoce.speakers.diarize import VoiceBook
 
     VoiceBook().remove(name)

@@ -1,4 +1,5 @@
-"""Diarization of a recording: by voice, built-in or with a pipeline of pyannote.audio, or by channel.
+"""Diarization of a recording: by voice, built-in or with a pipeline of pyannote.audio, or by channel; and
+voices that are kept by name, for later recordings and sessions.
 
 The built-in one embeds the speech of each local speaker of short windows as a vector, clusters the vectors by
 mean cosine distance, and overlays the windows.
@@ -14,19 +15,23 @@ from __future__ import annotations
 
 import importlib
 import os
+import wave
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.io import Recording, Span, load_audio
-from sottovoce.errors import AudioError, MissingExtraError, ModelNotFoundError
+from sottovoce.errors import AudioError, MissingExtraError, ModelNotFoundError, OptionError
 from sottovoce.models.devices import require_torch
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions
 from sottovoce.speakers.labels import letter, name_turns
+from sottovoce.text.files import fitting_name, whole_file, writing
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Floats, Samples, Turn
 
 if TYPE_CHECKING:
@@ -548,3 +553,50 @@ def levels_db(blocks: Iterable[Samples]) -> Floats:
     last = np.minimum(len(power), frames_at + SMOOTH_FRAMES // 2 + 1)
     mean = (sums[last] - sums[first]) / (last - first)[:, None]
     return np.asarray(10 * np.log10(np.maximum(mean, 1e-10)), dtype=np.float32)
+
+
+FOLDER = "SOTTOVOCE_VOICES"
+"""Environment variable of the folder."""
+
+
+def voice_folder() -> Path:
+    """Return the user's folder of voices. Source: XDG Base Directory Specification."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(os.environ.get(FOLDER) or Path(data, "sottovoce", "voices"))
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceBook:
+    """A folder with a WAV file of each voice."""
+
+    folder: Path = field(default_factory=voice_folder)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(unquote(path.stem) for path in self.folder.glob("*.wav"))
+
+    @property
+    def voices(self) -> dict[str, Samples]:
+        """Speech (n,) by name, for `SpeakerOptions.known`. Raises: AudioError."""
+        return {name: load_audio(self._path(name)) for name in self.names}
+
+    def add(self, name: str, speech: Samples) -> None:
+        """Keep a voice, or replace it. Raises: OptionError for a name that is empty or not one line."""
+        if not name.strip() or not name.isprintable():
+            raise OptionError(f"voice: expected a name, got '{name}'")
+        path = self._path(name)
+        with writing(f"voice '{path}'"):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # voices are personal data
+            with whole_file(path) as place, wave.open(str(place), "wb") as file:
+                file.setparams((1, 2, SAMPLE_RATE, len(speech), "NONE", ""))
+                file.writeframes((np.clip(speech, -1, 1) * 32767).astype("<i2").tobytes())
+
+    def remove(self, name: str) -> None:
+        """Raises: OptionError for an unknown name."""
+        path = self._path(name)
+        if not path.is_file():
+            raise OptionError(f"voice '{name}': expected one of {', '.join(self.names) or 'no voices'}")
+        path.unlink()
+
+    def _path(self, name: str) -> Path:
+        return self.folder / fitting_name(quote(name.strip(), safe=" "), ".wav")
