@@ -38,7 +38,7 @@ COMMANDS = {
     "karaoke": ("align", "karaoke", "Make a video with highlighted words."),
     "serve": ("serve", "serve", "Serve OpenAI's API, live sockets and a web page."),
     "mcp": ("mcp", "mcp", "Serve an assistant: transcribe, find, listen."),
-    "voices": ("voices", "voices", "Keep voices by name, which --speakers recognises."),
+    "voices": ("models", "voices", "Keep voices by name, which --speakers recognises."),
     "models": ("models", "models", "List, inspect, fetch and convert models."),
     "ctc": ("ctc", "ctc", "Decode CTC emissions with language models."),
     "lm": ("lm", "lm", "Make n-gram models for --lm."),

@@ -1,4 +1,4 @@
-"""`sottovoce models`: list, inspect, download, convert and quantise models, and list packed weights."""
+"""`sottovoce models` and `sottovoce voices`: what is kept on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand
+from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand, voice_of
 from sottovoce.models.checkpoint.formats import BY_NAME, WRITTEN, format_by_name, require_suffix
 from sottovoce.models.sources.find import (
     LICENCE,
@@ -58,7 +58,7 @@ FORMAT = (
 
 
 @models.command("list", cls=SectionedCommand, sections={"Options": (JSON, MODEL_DIR)})
-def list_(as_json: bool, model_dir: str | None) -> None:
+def list_names(as_json: bool, model_dir: str | None) -> None:
     """List the model names; --model also takes a path or a hub id (org/name).
 
     M: millions of parameters, of two bytes each in float16 and four in float32. Here: on this machine. MB: on
@@ -241,3 +241,39 @@ def loss_line(loss: QuantizationLoss) -> str:
         f"relative RMS error {loss.relative_rms:.2%}, largest error {loss.largest_error:.2g}, "
         f"worst tensor {loss.worst} ({loss.worst_relative_rms:.2%})"
     )
+
+
+@click.group()
+def voices() -> None:
+    """Keep voices by name; --speakers recognises them in recordings and live.
+
+    They are WAV files in ~/.local/share/sottovoce/voices, or in the folder SOTTOVOCE_VOICES.
+    """
+
+
+@voices.command()
+@click.argument("name")
+@click.argument("file")
+def add(name: str, file: str) -> None:
+    """Keep a voice, or replace it: 1 to 120 seconds of one person's speech."""
+    from sottovoce.speakers.diarize import VoiceBook
+
+    VoiceBook().add(name, voice_of(file, "FILE"))
+
+
+@voices.command("list")
+def list_voices() -> None:
+    """List the names."""
+    from sottovoce.speakers.diarize import VoiceBook
+
+    for name in VoiceBook().names:
+        click.echo(name)
+
+
+@voices.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Delete a voice."""
+    from sottovoce.speakers.diarize import VoiceBook
+
+    VoiceBook().remove(name)
