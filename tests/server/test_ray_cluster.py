@@ -24,7 +24,7 @@ from tests.server.test_live import clip
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
 pytest.importorskip("ray.serve", reason="ray's extra `serve` is not installed")
-from sottovoce.server.ray_cluster import (  # noqa: E402
+from sottovoce.server.server import (  # noqa: E402
     EXTRA_REQUESTS,
     MAX_QUEUED,
     NAME,

@@ -223,7 +223,7 @@ def serve_on_ray(
         if is_used:
             raise OptionError(f"--replicas: cannot be combined with {flag}, which needs one process")
     with needing_extra():
-        from sottovoce.server.ray_cluster import serving_on_ray
+        from sottovoce.server.server import serving_on_ray
     least, most = parse_range("--replicas", given["replicas"])
     replicas = from_values(Replicas, given, n_min=least, n_max=most, cpus=float(given["threads"] or 1))
     warn_if_open(settings)
