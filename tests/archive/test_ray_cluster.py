@@ -11,10 +11,10 @@ from typing import cast
 import pytest
 
 from sottovoce.api import Model
+from sottovoce.archive.ray_cluster import Replicas
 from sottovoce.archive.results import BatchOptions, Item, open_results, write_rows
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
-from sottovoce.options.replicas import Replicas
 from tests.archive.mortal_model import MortalModel
 
 ray = pytest.importorskip("ray", reason="ray is not installed")

@@ -15,8 +15,8 @@ from websockets.sync.client import ClientConnection
 from websockets.sync.client import connect as open_socket
 
 from sottovoce.api import Model, load_model
+from sottovoce.archive.ray_cluster import Replicas, parse_range
 from sottovoce.errors import OptionError
-from sottovoce.options.replicas import Replicas, parse_range
 from sottovoce.server.settings import Access, Listening, ModelSettings, ServerLimits, ServerSettings
 from tests.server.conversation import rest, say
 from tests.server.servers import CLIPS, bearer, wait_until

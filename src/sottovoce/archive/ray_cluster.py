@@ -1,4 +1,4 @@
-"""The transcription of an archive on a Ray cluster.
+"""Processes of a Ray cluster, and the transcription of an archive on it.
 
 Ray Data repeats blocks of actors that died. Recordings still without a row are tried once more one by one,
 since one of them may end every process; then they get a row with an error.
@@ -12,14 +12,47 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import ModuleType
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from sottovoce.archive.results import BatchOptions, Item, Row, failed_row, transcribe_items
 from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
 from sottovoce.formats.document import json_text
-from sottovoce.options.replicas import Replicas
-from sottovoce.recogniser import Recogniser
+from sottovoce.options.schema import Option, check_options
+
+if TYPE_CHECKING:
+    from sottovoce.recogniser import Recogniser
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Servers or actors of a Ray cluster. cpus, gpus: of each."""
+
+    n_min: int = 1
+    n_max: int = 1
+    cpus: float = 1.0
+    gpus: float = Option(
+        "GPUs for each server; with 0.25, four share one.", key="gpus_per_replica", least=0.0
+    ).as_field(0.0)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if not self.cpus > 0:
+            raise OptionError(f"processes: expected more than 0 CPUs of each, got {self.cpus:g}")
+        if not 1 <= self.n_min <= self.n_max:
+            raise OptionError(
+                f"processes: expected 1 or more, MIN-MAX in order, got {self.n_min}-{self.n_max}"
+            )
+
+
+def parse_range(option: str, text: str) -> tuple[int, int]:
+    """Read N or MIN-MAX. Raises: OptionError."""
+    least, dash, most = text.partition("-")
+    if not least.isdigit() or (dash and not most.isdigit()):
+        raise OptionError(f"{option}: expected a number or MIN-MAX, got '{text}'")
+    return int(least), int(most) if dash else int(least)
+
 
 N_RETRIES = 2
 FATAL = "fatal"

@@ -34,8 +34,8 @@ from sottovoce.options.schema import Option, from_values, options_of
 from sottovoce.types import Task
 
 if TYPE_CHECKING:
+    from sottovoce.archive.ray_cluster import Replicas
     from sottovoce.archive.results import BatchOptions, Item, ResultTable, Row
-    from sottovoce.options.replicas import Replicas
     from sottovoce.recogniser import Recogniser
 
 
@@ -132,7 +132,7 @@ def batch(
 
 
 def actors_of(table: TableOptions) -> Replicas:
-    from sottovoce.options.replicas import Replicas, parse_range
+    from sottovoce.archive.ray_cluster import Replicas, parse_range
 
     least, most = parse_range("--actors", table.actors)
     return Replicas(least, most, table.cpus_per_actor, table.gpus_per_actor)

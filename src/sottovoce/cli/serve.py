@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sottovoce.archive.ray_cluster import Replicas, parse_range
 from sottovoce.cli.invocation import Invocation, invocation_of
 from sottovoce.cli.options import (
     BEAM_SIZE,
@@ -33,7 +34,6 @@ from sottovoce.cli.options import (
     open_model,
 )
 from sottovoce.errors import MissingExtraError, OptionError
-from sottovoce.options.replicas import Replicas, parse_range
 from sottovoce.options.schema import Option, Values, from_values, options_of
 from sottovoce.server.settings import (
     API_KEYS,

@@ -33,9 +33,8 @@ from starlette.formparsers import MultiPartParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from sottovoce.archive.ray_cluster import connect, import_ray
+from sottovoce.archive.ray_cluster import Replicas, connect, import_ray
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.options.replicas import Replicas
 from sottovoce.recogniser import Recogniser
 from sottovoce.server.apis.wyoming import MAX_LINE, WyomingServer
 from sottovoce.server.app import make_app
