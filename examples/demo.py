@@ -24,8 +24,7 @@ from rich.markup import escape
 
 import sottovoce
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.latency import LiveRun, run_live, word_latencies
-from sottovoce.evaluation.wer import ScoredUtterance, count_errors
+from sottovoce.evaluation.scores import LiveRun, ScoredUtterance, count_errors, run_live, word_latencies
 from sottovoce.formats.base import Writer, write_transcript
 from sottovoce.formats.files import writers_for
 from sottovoce.formats.output import open_output

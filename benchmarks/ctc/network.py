@@ -21,8 +21,7 @@ from benchmarks.harness.report import add_part, add_shared, benchmark_parser
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.ctc.options import CtcFusionOptions, DecoderConfig
-from sottovoce.evaluation.latency import run_live
-from sottovoce.evaluation.wer import count_edits
+from sottovoce.evaluation.scores import count_edits, run_live
 from sottovoce.network_model import CtcModel
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.text.normalize import plain

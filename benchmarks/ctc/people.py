@@ -42,7 +42,7 @@ from sottovoce.cli.ctc import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.emissions import batch_of
 from sottovoce.ctc.options import CtcOptions, DecoderConfig
-from sottovoce.evaluation.latency import run_live
+from sottovoce.evaluation.scores import run_live
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.ngram import NgramModel
 from sottovoce.network_model import CtcModel

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sottovoce.api import Model
-from sottovoce.evaluation.wer import ErrorRate, ScoreOptions, count_edits, error_rate
+from sottovoce.evaluation.scores import ErrorRate, ScoreOptions, count_edits, error_rate
 
 RIGHTS = {"en": "eng", "de": "deu_1996", "es": "spa", "fr": "fra"}
 """Names of files of the Universal Declaration of Human Rights."""

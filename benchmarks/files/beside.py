@@ -41,8 +41,8 @@ from benchmarks.harness.report import (
 )
 from benchmarks.harness.sounds import n_units, sounds
 from sottovoce.audio.io import load_audio
+from sottovoce.evaluation.scores import ScoredUtterance, compare, score
 from sottovoce.evaluation.speed import forget_peak, peak_bytes
-from sottovoce.evaluation.wer import ScoredUtterance, compare, score
 from sottovoce.models.load import load_checkpoint
 from sottovoce.types import SAMPLE_RATE, Samples
 

@@ -30,7 +30,7 @@ from benchmarks.harness.report import (
 )
 from benchmarks.harness.sounds import SILENCE_S, around_speech, cut_off, music, n_units, repeated, sounds
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.wer import ErrorCounts, ScoredUtterance, count_errors
+from sottovoce.evaluation.scores import ErrorCounts, ScoredUtterance, count_errors
 from sottovoce.types import SAMPLE_RATE
 
 ENGINES = (

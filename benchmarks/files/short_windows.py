@@ -16,7 +16,7 @@ import torch
 from benchmarks.files.beside import spoken
 from benchmarks.harness.report import Log, add_shared, benchmark_parser, show_json, show_table
 from sottovoce.api import load_model
-from sottovoce.evaluation.wer import ScoredUtterance, score
+from sottovoce.evaluation.scores import ScoredUtterance, score
 from sottovoce.options.transcribe import TranscribeOptions
 
 WAYS = {

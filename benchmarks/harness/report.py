@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from sottovoce.evaluation.wer import Comparison
+from sottovoce.evaluation.scores import Comparison
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from benchmarks.harness.clips import Clip
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.evaluate import mixed_with
-from sottovoce.evaluation.wer import split_units
+from sottovoce.evaluation.scores import split_units
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Samples
 

@@ -25,7 +25,7 @@ from benchmarks.harness.report import benchmark_parser, show_json
 from benchmarks.language.systems import systems
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.manifest import ManifestEntry, read_manifest
-from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, score
+from sottovoce.evaluation.scores import ScoredUtterance, ScoreOptions, score
 from sottovoce.types import SAMPLE_RATE, Samples
 
 BUNDLED = Path(__file__).parents[2] / "examples" / "speech" / "manifest.jsonl"

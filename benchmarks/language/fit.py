@@ -42,7 +42,7 @@ from sottovoce.api import load_model
 from sottovoce.audio.io import Recording, load_audio
 from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder, speech_segments
-from sottovoce.evaluation.latency import run_live
+from sottovoce.evaluation.scores import run_live
 from sottovoce.language import chain
 from sottovoce.language.chain import Array, Emission, Fit, LanguageTimeline, Numbers
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage

@@ -34,8 +34,16 @@ from benchmarks.language.mixed_recordings import CONDITIONS, MixedRecording, des
 from benchmarks.language.systems import PARTS, Outcome, outcomes, read_missing, systems
 from benchmarks.live.counts import TimedUnit, pairs, timed_units
 from sottovoce.audio.vad import speech_segments
-from sottovoce.evaluation.language_scores import NO_SCORES, FoundSwitch, score_switches, true_switches
-from sottovoce.evaluation.wer import ScoredUtterance, ScoreOptions, compare, score
+from sottovoce.evaluation.scores import (
+    NO_SCORES,
+    FoundSwitch,
+    ScoredUtterance,
+    ScoreOptions,
+    compare,
+    score,
+    score_switches,
+    true_switches,
+)
 from sottovoce.offline.verify import covered_by_word, uncovered
 from sottovoce.offline.windows import PIECE_VAD, SpeechSpan
 from sottovoce.text.normalize import normalizer_for

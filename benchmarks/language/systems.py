@@ -15,7 +15,7 @@ from benchmarks.harness.programs import cpp_model, faster_model
 from benchmarks.harness.report import Log
 from benchmarks.language.mixed_recordings import MixedRecording
 from sottovoce.api import Model, load_model
-from sottovoce.evaluation.latency import run_live
+from sottovoce.evaluation.scores import run_live
 from sottovoce.models.load import load_checkpoint, write_checkpoint
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.streaming.options import Finals, LiveOptions

@@ -1,6 +1,6 @@
 """Counts of live runs: errors, loops, latency, and the accuracy of word times.
 
-Units are words, and characters of scripts without spaces, after the normalisation of `evaluation.wer`.
+Units are words, and characters of scripts without spaces, after the normalisation of `evaluation.scores`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.live.runs import Item, Live, Whole
-from sottovoce.evaluation.latency import LiveRun
-from sottovoce.evaluation.wer import (
+from sottovoce.evaluation.scores import (
     Comparison,
     ErrorCounts,
+    LiveRun,
     ScoredUtterance,
     compare,
     count_errors,

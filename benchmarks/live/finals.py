@@ -28,7 +28,7 @@ from benchmarks.live.runs import (
 )
 from sottovoce.api import load_model
 from sottovoce.errors import OptionError
-from sottovoce.evaluation.latency import run_live
+from sottovoce.evaluation.scores import run_live
 from sottovoce.offline import transcription
 from sottovoce.streaming.session import Session
 from sottovoce.text.normalize import plain

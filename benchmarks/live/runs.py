@@ -39,8 +39,7 @@ from benchmarks.harness.report import (
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.decoding.search import Fusion
-from sottovoce.evaluation.language_scores import FoundSwitch
-from sottovoce.evaluation.latency import LiveRun, run_live
+from sottovoce.evaluation.scores import FoundSwitch, LiveRun, run_live
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.recogniser import Recogniser

@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.harness.report import Log
 from benchmarks.live.runs import Item, Live, run_from
-from sottovoce.evaluation.latency import LiveRun
+from sottovoce.evaluation.scores import LiveRun
 from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.load import load_checkpoint
 from sottovoce.types import SAMPLE_RATE, Samples, Word

@@ -53,8 +53,7 @@ from benchmarks.live.runs import (
     spoken_on,
 )
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.latency import run_live
-from sottovoce.evaluation.wer import ErrorCounts
+from sottovoce.evaluation.scores import ErrorCounts, run_live
 from sottovoce.streaming.options import StreamOptions
 from sottovoce.types import SAMPLE_RATE
 

@@ -24,7 +24,7 @@ from benchmarks.harness.report import benchmark_parser, resident_bytes, show_hea
 from benchmarks.live.runs import spoken_on
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.wer import ScoredUtterance, score
+from sottovoce.evaluation.scores import ScoredUtterance, score
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.settings import Work
 from sottovoce.streaming.options import Finals, LiveOptions, Switching

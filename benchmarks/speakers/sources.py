@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.harness.report import add_part, add_shared, benchmark_parser, percent, show_json, show_table
 from benchmarks.speakers.conversations import LEAK_DB, Conversation, made
 from sottovoce import load_model
-from sottovoce.evaluation.wer import ErrorCounts, count_edits
+from sottovoce.evaluation.scores import ErrorCounts, count_edits
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import Recogniser
 from sottovoce.text.normalize import normalizer_for

@@ -24,7 +24,7 @@ from recipes.ctc_head.train import SEED, Batches, HeadNetwork, Trainer, held_out
 from recipes.nano.clips import FeatureStore, read_manifest, write_store
 from recipes.nano.speech import write_corpus
 from sottovoce.api import as_whisper, load_model
-from sottovoce.evaluation.wer import ErrorCounts
+from sottovoce.evaluation.scores import ErrorCounts
 from sottovoce.models.ctc_head import CtcFile, fingerprint, save_ctc_file
 from sottovoce.models.load import load_checkpoint
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from recipes.ctc_head.states import StateStore
 from recipes.nano.pieces import CtcSymbols
-from sottovoce.evaluation.wer import ErrorCounts, count_edits
+from sottovoce.evaluation.scores import ErrorCounts, count_edits
 from sottovoce.models.checkpoint.base import Convolution, CtcWeights, floats
 
 logger = logging.getLogger(__name__)

@@ -31,8 +31,8 @@ from sottovoce.audio.mel import (
 from sottovoce.audio.vad import SpeechFinder, SpeechWindows, load_silero
 from sottovoce.decoding.alignment import WindowText, attention_of
 from sottovoce.errors import MissingExtraError, OptionError
-from sottovoce.evaluation.language_scores import FoundSwitch
 from sottovoce.evaluation.manifest import LabelledSpan
+from sottovoce.evaluation.scores import FoundSwitch
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
 from sottovoce.language.chain import Emission, Spans, TimelineFrame, base_prior
 from sottovoce.language.probe import LanguageProbe

@@ -13,8 +13,8 @@ import sottovoce
 from sottovoce.cli.evaluate import latencies, mixed_with
 from sottovoce.cli.main import run
 from sottovoce.evaluation import speed
-from sottovoce.evaluation.latency import LiveRun
 from sottovoce.evaluation.manifest import LabelledSpan, ManifestEntry
+from sottovoce.evaluation.scores import LiveRun
 from sottovoce.models.checkpoint.torch_file import save_openai
 from sottovoce.models.load import load_checkpoint
 from sottovoce.types import Word

@@ -9,13 +9,13 @@ from collections import Counter
 
 import pytest
 
-from sottovoce.evaluation.language_scores import (
+from sottovoce.evaluation.scores import (
     NO_SCORES,
     FoundSwitch,
     LanguageScores,
     TrueSwitch,
     count_flaps,
-    match,
+    matched,
     score_switches,
     true_switches,
 )
@@ -78,7 +78,7 @@ def test_matching_is_the_largest_one_to_one(seed: int) -> None:
 
     switches = [FoundSwitch(at, at + 1, "a", rng.choice("bc")) for at in times()]
     true = [TrueSwitch(at, at, "a", rng.choice("bc")) for at in times()]
-    pairs = match(switches, true, 1.0)
+    pairs = matched(switches, true, 1.0)
     assert all(abs(f.at_s - t.from_s) <= 1.0 and f.target == t.target for f, t in pairs)
     best = 0
     for n in range(min(len(switches), len(true)) + 1):

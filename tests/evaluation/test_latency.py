@@ -24,8 +24,8 @@ import pytest
 import sottovoce
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import InputError
-from sottovoce.evaluation.language_scores import FoundSwitch
-from sottovoce.evaluation.latency import (
+from sottovoce.evaluation.scores import (
+    FoundSwitch,
     LogLine,
     ReferenceSegment,
     laal,

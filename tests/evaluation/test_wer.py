@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import ManifestError, MissingExtraError, OptionError
 from sottovoce.evaluation.manifest import LabelledSpan, read_manifest
-from sottovoce.evaluation.wer import (
+from sottovoce.evaluation.scores import (
     ErrorCounts,
     ScoredUtterance,
     ScoreOptions,

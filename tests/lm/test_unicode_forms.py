@@ -12,7 +12,7 @@ import pytest
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.decode import context_tokens
-from sottovoce.evaluation.wer import ScoredUtterance, count_errors
+from sottovoce.evaluation.scores import ScoredUtterance, count_errors
 from sottovoce.lm.fusion import text_fusion
 from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import Lexicon, read_lexicon

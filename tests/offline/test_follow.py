@@ -15,7 +15,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import Recording, load_audio
 from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder, speech_segments
-from sottovoce.evaluation.language_scores import FoundSwitch, score_switches
+from sottovoce.evaluation.scores import FoundSwitch, score_switches
 from sottovoce.language.probe import ProbedLanguage
 from sottovoce.offline.languages import (
     SILENCE,

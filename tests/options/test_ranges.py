@@ -17,7 +17,7 @@ import sottovoce
 from sottovoce.cli.main import cli
 from sottovoce.cli.options import SectionedCommand
 from sottovoce.errors import OptionError
-from sottovoce.evaluation.wer import ScoreOptions
+from sottovoce.evaluation.scores import ScoreOptions
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.dims import EXACT, EncoderMode
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, VadOptions

@@ -9,7 +9,7 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.cli.ctc import recorded_emissions
 from sottovoce.ctc import CtcDecoder
-from sottovoce.evaluation.wer import count_edits
+from sottovoce.evaluation.scores import count_edits
 from sottovoce.text.normalize import plain
 from tests.real.conftest import people
 

@@ -14,8 +14,7 @@ import pytest
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel
-from sottovoce.evaluation.latency import run_live, word_latencies
-from sottovoce.evaluation.wer import ScoredUtterance, score
+from sottovoce.evaluation.scores import ScoredUtterance, run_live, score, word_latencies
 from sottovoce.language.probe import LanguageProbe
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.translation.live_translator import LiveTranslation, LiveTranslator

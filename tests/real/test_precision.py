@@ -16,7 +16,7 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.evaluation.wer import ScoredUtterance, score
+from sottovoce.evaluation.scores import ScoredUtterance, score
 from sottovoce.models.checkpoint.base import Checkpoint, floats
 from sottovoce.models.devices import choose_number_format
 from sottovoce.models.load import open_checkpoint, write_checkpoint

@@ -17,7 +17,7 @@ from benchmarks.harness.sounds import SILENCE_S, Sound, around_speech, music, re
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import speech_segments
-from sottovoce.evaluation.wer import ScoredUtterance, count_errors
+from sottovoce.evaluation.scores import ScoredUtterance, count_errors
 from sottovoce.offline.windows import LONGEST_S, PIECE_VAD
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.normalize import normalizer_for

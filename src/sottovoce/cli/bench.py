@@ -186,7 +186,7 @@ def _self_test(model: Model, samples: Samples, language: str) -> tuple[EncoderMo
 
 
 def _live(model: Model, samples: Samples, language: str, encoder: EncoderMode | None) -> Measured:
-    from sottovoce.evaluation.latency import run_live
+    from sottovoce.evaluation.scores import run_live
     from sottovoce.runtime.update_interval import BUSY, INTERVALS_S
     from sottovoce.streaming.options import StreamOptions
 

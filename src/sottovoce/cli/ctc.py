@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sottovoce.ctc.models import Ngrams
     from sottovoce.ctc.network import AcousticModel
     from sottovoce.ctc.tuning import Counts, Range, Weights
-    from sottovoce.evaluation.wer import ErrorCounts
+    from sottovoce.evaluation.scores import ErrorCounts
     from sottovoce.lm.base import Floats
     from sottovoce.lm.boosting import Hotwords
     from sottovoce.lm.lexicon import Lexicon
@@ -574,7 +574,7 @@ def tuned(
 
     from sottovoce.ctc import load_ngram
     from sottovoce.ctc.tuning import folds_of, tune
-    from sottovoce.evaluation.wer import ErrorCounts, ScoreOptions, count_edits, error_rate
+    from sottovoce.evaluation.scores import ErrorCounts, ScoreOptions, count_edits, error_rate
     from sottovoce.lm.neural import CausalWordModel
     from sottovoce.text.normalize import composed
 

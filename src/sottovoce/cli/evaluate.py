@@ -32,9 +32,7 @@ from sottovoce.text.languages import UNSPACED, LanguageChoice
 
 if TYPE_CHECKING:
     from sottovoce.api import Model
-    from sottovoce.evaluation.language_scores import SwitchScores
-    from sottovoce.evaluation.latency import LiveRun, ReferenceSegment
-    from sottovoce.evaluation.wer import ScoredUtterance
+    from sottovoce.evaluation.scores import LiveRun, ReferenceSegment, ScoredUtterance, SwitchScores
     from sottovoce.language.probe import LanguageProbe
     from sottovoce.recogniser import Recogniser
     from sottovoce.streaming.options import StreamOptions
@@ -125,7 +123,7 @@ def say(document: Mapping[str, object]) -> None:
 @measure()
 def wer(manifest: str, **given: object) -> None:
     """Measure word, character and mixed error rates of offline transcripts."""
-    from sottovoce.evaluation.wer import score
+    from sottovoce.evaluation.scores import score
 
     model, entries, languages = set_up(manifest, given, spoken=True)
     utterances = [scored(entry, offline(model, entry, languages)[0]) for entry in entries]
@@ -143,7 +141,7 @@ def offline(model: Recogniser, entry: ManifestEntry, languages: Sequence[str]) -
 
 
 def scored(entry: ManifestEntry, text: str) -> ScoredUtterance:
-    from sottovoce.evaluation.wer import ScoredUtterance
+    from sottovoce.evaluation.scores import ScoredUtterance
 
     return ScoredUtterance(entry.text, text, entry.language or entry.languages or None)
 
@@ -155,7 +153,7 @@ def language(
     """Measure the language accuracy of the probe for each window width, on recordings in one language."""
     from sottovoce.api import as_whisper
     from sottovoce.audio.io import load_audio
-    from sottovoce.evaluation.language_scores import LanguageScores
+    from sottovoce.evaluation.scores import LanguageScores
     from sottovoce.language.probe import LanguageProbe
 
     noises = [load_audio(path) for path in noise]
@@ -226,9 +224,7 @@ def switching(manifest: str, plots: str | None, **given: object) -> None:
     """Measure change points, delays, false switches and mixed error rates of live sessions."""
     from sottovoce.api import as_whisper
     from sottovoce.audio.io import load_audio
-    from sottovoce.evaluation.language_scores import NO_SCORES, score_switches
-    from sottovoce.evaluation.latency import run_live
-    from sottovoce.evaluation.wer import ScoreOptions, by_span, score
+    from sottovoce.evaluation.scores import NO_SCORES, ScoreOptions, by_span, run_live, score, score_switches
     from sottovoce.pictures import plot_timeline, require_plots
     from sottovoce.streaming.session import Session
 
@@ -292,7 +288,7 @@ def _shown(scores: SwitchScores) -> dict[str, object]:
 def latency(manifest: str, frame_thresholds: Sequence[float], **given: object) -> None:
     """Measure errors and latency of live sessions for each frame threshold; the language is given."""
     from sottovoce.audio.io import load_audio
-    from sottovoce.evaluation.latency import run_live
+    from sottovoce.evaluation.scores import run_live
 
     model, entries, languages = set_up(manifest, given, spoken=True, single=True)
     whole = [offline(model, entry, languages) for entry in entries]
@@ -328,7 +324,7 @@ def latencies(
 
     Word latency: emission minus the word's end in the offline alignment, for words in both.
     """
-    from sottovoce.evaluation.latency import laal, stream_laal, word_latencies
+    from sottovoce.evaluation.scores import laal, stream_laal, word_latencies
 
     names, suffixes = ("laal", "stream_laal", "word_latency"), ("_s", "_aware_s")
     values: dict[str, list[float]] = {name + suffix: [] for name in names for suffix in suffixes}
@@ -350,7 +346,7 @@ def latencies(
 
 
 def _segments(entry: ManifestEntry) -> list[ReferenceSegment]:
-    from sottovoce.evaluation.latency import ReferenceSegment
+    from sottovoce.evaluation.scores import ReferenceSegment
 
     code = entry.language
     return [
@@ -363,7 +359,7 @@ def _segments(entry: ManifestEntry) -> list[ReferenceSegment]:
 
 
 def _rates_of(entries: Sequence[ManifestEntry], texts: Sequence[str]) -> dict[str, float | None]:
-    from sottovoce.evaluation.wer import ScoreOptions, score
+    from sottovoce.evaluation.scores import ScoreOptions, score
 
     utterances = [scored(entry, text) for entry, text in zip(entries, texts, strict=True)]
     overall = score(utterances, ScoreOptions(n_resamples=0)).overall

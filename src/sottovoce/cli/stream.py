@@ -537,7 +537,7 @@ def run(
 
 
 def append_log(path: Path, emitted: EmittedWords, source: str) -> None:
-    from sottovoce.evaluation.latency import LogLine
+    from sottovoce.evaluation.scores import LogLine
 
     words, delays, elapsed = zip(*emitted.words, strict=True) if emitted.words else ((), (), ())
     texts = tuple(word.word.strip() for word in words)
