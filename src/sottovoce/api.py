@@ -16,7 +16,7 @@ from sottovoce.errors import OptionError, cause_of
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.dims import DENSE, EXACT, FULL_WINDOW_S, frames_of
 from sottovoce.models.load import load_checkpoint, n_parameters, store_mode
-from sottovoce.models.sources.find import Source, Sources, default_model, is_ctc_network
+from sottovoce.models.sources import Source, Sources, default_model, is_ctc_network
 from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcriber import Arguments, SecondModel, with_arguments
 from sottovoce.options.decoding import BEAM_SIZE

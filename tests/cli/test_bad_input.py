@@ -267,5 +267,5 @@ def test_inputs_and_options_are_read_before_a_model_is_fetched(
         raise AssertionError("a model was fetched")
 
     monkeypatch.setattr("sottovoce.api.load_model", fetched)
-    monkeypatch.setattr("sottovoce.models.sources.find.resolve", fetched)
+    monkeypatch.setattr("sottovoce.models.sources.resolve", fetched)
     refused(call)

@@ -22,6 +22,7 @@ from huggingface_hub.errors import HFValidationError
 
 from sottovoce.api import load_model
 from sottovoce.errors import ModelNotFoundError, OptionError
+from sottovoce.models import sources
 from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.checkpoint.formats import (
     BY_NAME,
@@ -45,8 +46,7 @@ from sottovoce.models.load import (
     n_parameters,
     published_heads,
 )
-from sottovoce.models.sources import find
-from sottovoce.models.sources.find import Sources, cached, list_models, resolve
+from sottovoce.models.sources import Sources, cached, list_models, resolve
 from tests.conftest import Reference
 from tests.models import tiny
 
@@ -93,7 +93,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Downloads:
     """A hub that answers."""
     downloads = Downloads(tmp_path / "got")
     downloads.folder.mkdir()
-    monkeypatch.setattr(find, "is_reachable", lambda: True)
+    monkeypatch.setattr(sources, "is_reachable", lambda: True)
     monkeypatch.setattr("huggingface_hub.snapshot_download", downloads)
     return downloads
 
@@ -215,7 +215,7 @@ def test_each_answer_of_the_hub_that_is_no_model_is_one_line(
 
 def test_a_filled_cache_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)
-    monkeypatch.setattr(find, "is_reachable", None)
+    monkeypatch.setattr(sources, "is_reachable", None)
     folder = snapshot(tmp_path / "hub", "openai/whisper-base", ["config.json", "model.safetensors"])
     assert resolve("base") == folder
     assert resolve("base", Sources(revision="0123abcd")) == folder
@@ -237,7 +237,7 @@ def test_half_a_snapshot_is_not_taken_for_a_model(tmp_path: Path) -> None:
 
 
 def test_local_only_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "is_reachable", None)
+    monkeypatch.setattr(sources, "is_reachable", None)
     with pytest.raises(
         ModelNotFoundError, match=r"base: not in .*hub or .*cache/models, and nothing is fetched"
     ):
@@ -273,16 +273,16 @@ def test_sources_that_a_model_does_not_have_are_refused(
 
 def test_a_hub_that_never_answers_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(find, "CONNECT_S", 0.3)
+    monkeypatch.setattr(sources, "CONNECT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
         began = time.monotonic()
-        assert not find.is_reachable()
-        assert not find.is_reachable()
+        assert not sources.is_reachable()
+        assert not sources.is_reachable()
         assert time.monotonic() - began < 5
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"{address}/closed")
-    assert not find.is_reachable()
+    assert not sources.is_reachable()
 
 
 def test_a_hub_that_was_silent_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from sottovoce.api import load_model
 from sottovoce.errors import CheckpointError, ModelNotFoundError, OptionError
-from sottovoce.models.sources import package_index
-from sottovoce.models.sources.find import Sources, cached, fetch_network, resolve
-from sottovoce.models.sources.package_index import INDEX_MODELS, IndexModel, Package, whole
+from sottovoce.models import package_index
+from sottovoce.models.package_index import INDEX_MODELS, IndexModel, Package, whole
+from sottovoce.models.sources import Sources, cached, fetch_network, resolve
 from tests.models import wheels
 
 CLOSED = "http://127.0.0.1:9"
@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 FETCH = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
-from sottovoce.models.sources.find import Sources
-from sottovoce.models.sources.find import resolve
+from sottovoce.models.sources import Sources
+from sottovoce.models.sources import resolve
 from tests.models import wheels
 print(resolve("base", Sources(table={"base": wheels.model()})))
 """
@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Path:
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """pip and the hub are never asked."""
     monkeypatch.setattr(package_index, "fetch", None)
-    monkeypatch.setattr("sottovoce.models.sources.find.fetch_from_hub", None)
+    monkeypatch.setattr("sottovoce.models.sources.fetch_from_hub", None)
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def test_one_source_alone_is_asked(
     wheels.fill_index(index)
     with pytest.raises(ModelNotFoundError, match="the hub cannot be reached"):
         resolve("base", Sources(table=sources.table, only="hub"))
-    monkeypatch.setattr("sottovoce.models.sources.find.fetch_from_hub", None)
+    monkeypatch.setattr("sottovoce.models.sources.fetch_from_hub", None)
     mine = Sources(table=sources.table, only="index", model_dir=tmp_path / "mine")
     assert resolve("base", mine) == tmp_path / "mine" / "base"
     with pytest.raises(ModelNotFoundError, match="small: not in the cache; the package index has only base"):
@@ -274,7 +274,7 @@ def test_the_source_of_the_environment_is_the_only_one(
     ):
         fetch_network("a", wheels.model())
     monkeypatch.setenv("SOTTOVOCE_SOURCE", "index")
-    monkeypatch.setattr("sottovoce.models.sources.find.fetch_from_hub", None)
+    monkeypatch.setattr("sottovoce.models.sources.fetch_from_hub", None)
     assert resolve("base", sources) == folder
     assert fetch_network("a", wheels.model()) == folder.parent / "a"
     for name in ("nano", str(folder)):

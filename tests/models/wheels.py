@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from sottovoce.models.sources.package_index import IndexFile, IndexModel, Package, Part, whole
+from sottovoce.models.package_index import IndexFile, IndexModel, Package, Part, whole
 
 WEIGHTS = bytes(range(256)) * 4000
 """A megabyte, so that it comes in several pieces."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from sottovoce.models.sources.find import published_repository
+from sottovoce.models.sources import published_repository
 from sottovoce.server.apis.deepgram import recording_params
 from sottovoce.server.errors import ApiError
 from sottovoce.server.models import ModelRegistry

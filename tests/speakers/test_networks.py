@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import CheckpointError, ModelNotFoundError, SottovoceError
-from sottovoce.models.sources import package_index
-from sottovoce.models.sources.find import SourceError
+from sottovoce.models import package_index
+from sottovoce.models.package_index import SourceError
 from sottovoce.options.transcribe import SpeakerOptions
 from sottovoce.speakers import networks
 from sottovoce.speakers.diarize import load_speaker_networks

@@ -101,7 +101,7 @@ def batch(
         watched_recordings,
     )
     from sottovoce.models.devices import choose_device
-    from sottovoce.models.sources.find import default_model
+    from sottovoce.models.sources import default_model
 
     fusion = from_values(FusionOptions, given)
     fusion.check(beam_size)

@@ -66,7 +66,7 @@ def bench(file: str | None, language: str, beam_size: int, **given: object) -> N
     encoder mode of weights without a known one, and stores it for live sessions. --model, --dtype and
     --backend take several values, separated by commas.
     """
-    from sottovoce.models.sources.find import resolve
+    from sottovoce.models.sources import resolve
 
     options = from_values(MeasureOptions, given, language=language, beam_size=beam_size)
     if options.live and (options.no_live or file is None):

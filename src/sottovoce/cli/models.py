@@ -14,7 +14,7 @@ from rich.table import Table
 
 from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand, voice_of
 from sottovoce.models.checkpoint.formats import BY_NAME, WRITTEN, format_by_name, require_suffix
-from sottovoce.models.sources.find import (
+from sottovoce.models.sources import (
     LICENCE,
     MILLIONS,
     NANO,

@@ -23,7 +23,7 @@ from sottovoce.text.filters import TextFilter, translation_filtered
 from sottovoce.text.languages import LanguageChoice, find_language, language_codes
 
 if TYPE_CHECKING:
-    from sottovoce.models.sources.find import Source, Sources
+    from sottovoce.models.sources import Source, Sources
     from sottovoce.recogniser import Recogniser
     from sottovoce.text.tokenizer import Tokenizer
     from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
@@ -346,7 +346,7 @@ class ModelOptions:
 
     def sources(self) -> Sources:
         """Return where weights may come from. Raises: OptionError."""
-        from sottovoce.models.sources.find import Sources
+        from sottovoce.models.sources import Sources
 
         folder = Path(self.model_dir).expanduser() if self.model_dir else None
         return Sources(folder, self.revision, self.local_only, self.source)

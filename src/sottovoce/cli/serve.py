@@ -329,7 +329,7 @@ def settings_of(given: Values, names: list[str]) -> ServerSettings:
 def model_paths(given: Values) -> dict[str, str]:
     """Map the names of models to their paths. Raises: OptionError for two of the same name."""
     from sottovoce.models.devices import choose_device
-    from sottovoce.models.sources.find import default_model
+    from sottovoce.models.sources import default_model
 
     options = from_values(ServeOptions, given)
     default = given["model"] or default_model(choose_device(given["device"]).type)

@@ -43,7 +43,7 @@ from sottovoce.lm.base import Automaton, Bools, Floats, Ints, Records, WordModel
 from sottovoce.lm.boosting import BackoffTable
 from sottovoce.lm.kenlm import MAGIC, KenlmBinary, KenlmModel, read_kenlm_trie
 from sottovoce.models.checkpoint.safetensors_file import KINDS, read_safetensors
-from sottovoce.models.sources.package_index import cache_root
+from sottovoce.models.package_index import cache_root
 from sottovoce.text.files import whole_file
 
 if TYPE_CHECKING:

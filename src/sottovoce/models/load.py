@@ -32,8 +32,8 @@ from sottovoce.models.checkpoint.compact import compact_languages
 from sottovoce.models.checkpoint.formats import BY_NAME, format_of
 from sottovoce.models.ctc_head import ctc_head_of
 from sottovoce.models.dims import PUBLISHED_MODES, AlignmentHeads, EncoderMode, ModelDims
-from sottovoce.models.sources.find import MILLIONS, NANO, Sources, local_path, resolve
-from sottovoce.models.sources.package_index import cache_root
+from sottovoce.models.package_index import cache_root
+from sottovoce.models.sources import MILLIONS, NANO, Sources, local_path, resolve
 from sottovoce.text.files import from_json, whole_file, writing
 from sottovoce.text.languages import language_codes
 

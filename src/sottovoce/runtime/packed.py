@@ -25,7 +25,7 @@ from sottovoce_kernels.packed import pack, packed_layout, packed_size
 
 from sottovoce.errors import OptionError, cause_of
 from sottovoce.models.checkpoint.base import Array, Checkpoint, FileTensors, floats, release_pages
-from sottovoce.models.sources.package_index import cache_root
+from sottovoce.models.package_index import cache_root
 from sottovoce.text.files import from_json, whole_file
 from sottovoce.types import Floats
 

@@ -17,7 +17,7 @@ import anyio.to_thread
 from sottovoce.errors import OptionError
 from sottovoce.models.devices import empty_cache
 from sottovoce.models.load import expected_bytes, expected_languages
-from sottovoce.models.sources.find import REPOSITORIES, published_repository
+from sottovoce.models.sources import REPOSITORIES, published_repository
 from sottovoce.recogniser import Recogniser
 from sottovoce.runtime.batching import EngineState
 from sottovoce.server.errors import RETRY_S, ApiError

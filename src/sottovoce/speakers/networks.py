@@ -24,8 +24,8 @@ from torch.nn import functional
 from sottovoce.audio.mel import N_FFT, mel_filters
 from sottovoce.errors import CheckpointError
 from sottovoce.models.checkpoint.torch_file import read_torch_file
-from sottovoce.models.sources.find import fetch_network
-from sottovoce.models.sources.package_index import IndexModel, Package, whole
+from sottovoce.models.package_index import IndexModel, Package, whole
+from sottovoce.models.sources import fetch_network
 from sottovoce.models.whisper import as_tensor
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Floats
 

@@ -1,5 +1,5 @@
 """Names of models, and from a name to a file or folder: bundled, local, cached, from the Hugging Face hub or
-the package index.
+the package index. Nothing here imports PyTorch.
 
 HF_HOME, HF_HUB_CACHE, HF_ENDPOINT and HF_HUB_OFFLINE work as in huggingface_hub.
 """
@@ -20,9 +20,9 @@ from types import MappingProxyType
 from typing import Literal
 
 from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
+from sottovoce.models import package_index
 from sottovoce.models.checkpoint.formats import HUB_FILES, NANO_ASSET, is_whole, may_be_model
-from sottovoce.models.sources import package_index
-from sottovoce.models.sources.package_index import INDEX_MODELS, IndexModel, SourceError, cache_folder
+from sottovoce.models.package_index import INDEX_MODELS, IndexModel, SourceError, cache_folder
 
 NANO = "nano"
 _OPENAI = (
