@@ -63,7 +63,7 @@ PHASES = {
     "reading": ("audio.io:AudioReader.__iter__",),
     "voice activity": (
         *("audio.vad:SpeechFinder.push", "audio.vad:SpeechFinder.finish", "audio.vad:SpeechFinder.segments"),
-        "audio.vad:VadStream.push",
+        *("audio.vad:VadStream.push", "audio.vad:VadStream.push_together"),
     ),
     "log-mel": (
         *(f"audio.mel:RecordingFeatures.{name}" for name in ("window", "log_mel", "clamped", "is_blank")),
@@ -189,6 +189,8 @@ class Phases:
                 *owners, name = name.split(".")
                 for each in owners:
                     owner = getattr(owner, each)
+                if not hasattr(owner, name):  # of another checkout
+                    continue
                 timed = self.timed(phase, getattr(owner, name))
                 setattr(owner, name, timed)
                 if place == "decoding.alignment:align_stepwise":

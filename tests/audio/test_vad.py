@@ -265,6 +265,25 @@ def test_stream_does_not_depend_on_the_cutting(silero: SileroModel, cuts: list[i
     assert run([0, *sorted(cuts), 40_000]) == whole
 
 
+@pytest.mark.parametrize("n_streams", [1, 2, 3, 8, 13])
+def test_streams_that_are_pushed_together_hear_what_each_hears_alone(
+    silero: SileroModel, n_streams: int
+) -> None:
+    """Bit by bit, whatever the lengths of their pushes; one is digital silence, and one ends early."""
+    rng = np.random.default_rng(n_streams)
+    audio = [speechlike(20_000, seed=seed) for seed in range(n_streams)]
+    audio[-1][5000:] = 0.0
+    cuts = [[0, *sorted(rng.integers(0, 20_000, 3).tolist()), 20_000] for _ in audio]
+    cuts[0][-2] = 20_000
+    alone, together = ([VadStream(model=silero) for _ in audio] for _ in range(2))
+    for turn in range(4):
+        pieces = [samples[at[turn] : at[turn + 1]] for samples, at in zip(audio, cuts, strict=True)]
+        expected = [stream.push(piece) for stream, piece in zip(alone, pieces, strict=True)]
+        assert VadStream.push_together(list(zip(together, pieces, strict=True))) == expected
+        heard = [stream.probability for stream in together]
+        assert heard == [stream.probability for stream in alone]
+
+
 def test_real_speech_is_found(silero: SileroModel, shared_dir: Path) -> None:
     """Speech between two seconds of silence: found there, offline and live, and nowhere else."""
     speech = _speech(shared_dir)

@@ -52,9 +52,9 @@ def listen(live: Session, audio: np.ndarray, chunk: int = 8000) -> tuple[list[Ev
     return events, n_failed
 
 
-def n_works(audio: np.ndarray, languages: Sequence[str] = ("en",)) -> int:
+def n_works(audio: np.ndarray, chunk: int = 8000) -> int:
     runtime = Noting(backend())
-    listen(open_session(runtime, languages), audio)
+    listen(open_session(runtime), audio, chunk)
     return len(runtime.done)
 
 
@@ -127,7 +127,7 @@ def test_what_went_before_a_failure_comes_with_the_next_call() -> None:
 
 
 def test_what_was_committed_before_a_failure_at_the_end_comes_with_a_second_close() -> None:
-    last = n_works(AUDIO[:-16000]) - 1
+    last = n_works(AUDIO[:-16000], len(AUDIO)) - 1
     live = open_session(Noting(backend(), failing=[last]))
     events = live.push(AUDIO[:-16000])
     with pytest.raises(ExhaustedError):

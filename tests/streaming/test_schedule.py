@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.audio.vad import VadStream
+from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.streaming.live_session import ONSET_S, SchedulePoint, UpdateSchedule
 from sottovoce.types import SAMPLE_RATE, Samples
-from tests.streaming.speech import ToneDetector, say, silence
+from tests.streaming.speech import ToneDetector, backend, say, silence
 
 CHUNK = SAMPLE_RATE // 2
 AUDIO = np.concatenate([silence(0.7), say(["time", "year"]), silence(1.5), say(["people"]), silence(1.2)])
@@ -27,6 +28,7 @@ def heard(one: UpdateSchedule, audio: Samples, cuts: Sequence[int] = ()) -> list
     found = []
     for piece in np.split(audio, sorted(cuts)):
         one.append(piece)
+        DirectRuntime(backend()).run(one.detect_speech())
         found += [(point, one.now) for point in one.points()]
     one.stop()
     return found + [(point, one.now) for point in one.points()]

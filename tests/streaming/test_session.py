@@ -221,7 +221,7 @@ def test_bad_audio_is_refused_and_the_session_goes_on(bad: Samples) -> None:
 def test_sessions_share_the_detector_and_nothing_that_it_heard() -> None:
     """Its weights are read once in a process, which took most of the time that a session needs to open."""
     one, other = VadStream(), VadStream()
-    assert one._model is other._model
+    assert one.model is other.model
     one.push(say(spoken("en", 4)))
     assert other.n_samples == 0
     assert other.push(silence(1.0)) == VadStream().push(silence(1.0))

@@ -386,8 +386,12 @@ class VadStream:
     """Alternating starts and ends of speech in a stream, independent of the cuts, bit by bit."""
 
     def __init__(self, options: VadStreamOptions | None = None, *, model: SpeechModel | None = None) -> None:
-        self._options = options or VadStreamOptions()
-        self._model = model or load_silero()
+        chosen = options or VadStreamOptions()
+        self._threshold, self._exit_threshold = chosen.threshold, chosen.exit_threshold
+        self._onset, self._hangover = ms_to_samples(chosen.onset_ms), ms_to_samples(chosen.hangover_ms)
+        self._pre_roll = int(ms_to_samples(chosen.pre_roll_ms))
+        self._post_roll = int(ms_to_samples(chosen.post_roll_ms))
+        self.model = model or load_silero()
         self.reset()
 
     @classmethod
@@ -401,7 +405,7 @@ class VadStream:
         return None if option is False else cls(None if option is True else option)
 
     def reset(self) -> None:
-        self._windows = SpeechWindows(self._model)
+        self._windows = SpeechWindows(self.model)
         self._position = 0
         self._candidate: int | None = None
         self._silence: int | None = None
@@ -418,43 +422,49 @@ class VadStream:
         """Append samples (n,) float32; return the edges they reveal. Raises: AudioError after `close` too."""
         if self._closed:
             raise SessionClosedError("VadStream.push: expected no audio after close(); call reset() first")
-        probabilities = self._windows.push(as_samples(samples, "pushed audio"))
-        return [edge for probability in probabilities for edge in self._advance(probability)]
+        return self._edges(self._windows.push(as_samples(samples, "pushed audio")))
+
+    @staticmethod
+    def push_together(pushes: Sequence[tuple[VadStream, Samples]]) -> list[list[SpeechEdge]]:
+        """Append samples, which were checked, to different streams of one model; return the edges of each."""
+        return [stream._edges(stream._windows.push(samples)) for stream, samples in pushes]
 
     def close(self) -> list[SpeechEdge]:
         """End the stream: classify the last partial window, and end ongoing speech."""
         if self._closed:
             return []
         self._closed = True
-        edges = [edge for probability in self._windows.finish() for edge in self._advance(probability)]
+        edges = self._edges(self._windows.finish())
         return [*edges, self._end(self.n_samples)] if self.is_speech else edges
 
-    def _advance(self, probability: float) -> list[SpeechEdge]:
-        first, self._position = self._position, self._position + WINDOW_SAMPLES
-        self.probability = probability
-        return self._in_speech(probability, first) if self.is_speech else self._in_silence(probability, first)
+    def _edges(self, probabilities: Sequence[float]) -> list[SpeechEdge]:
+        edges = []
+        for self.probability in probabilities:
+            self._position += WINDOW_SAMPLES
+            edge = self._end_of_speech() if self.is_speech else self._start_of_speech()
+            if edge is not None:
+                edges.append(edge)
+        return edges
 
-    def _in_silence(self, probability: float, first: int) -> list[SpeechEdge]:
-        if probability >= self._options.threshold and self._candidate is None:
-            self._candidate = first
-        elif probability < self._options.exit_threshold:
+    def _start_of_speech(self) -> SpeechEdge | None:
+        if self.probability >= self._threshold and self._candidate is None:
+            self._candidate = self._position - WINDOW_SAMPLES
+        elif self.probability < self._exit_threshold:
             self._candidate = None
-        if self._candidate is None or self._position - self._candidate < ms_to_samples(
-            self._options.onset_ms
-        ):
-            return []
-        start = max(self._last_end, self._candidate - int(ms_to_samples(self._options.pre_roll_ms)))
+        if self._candidate is None or self._position - self._candidate < self._onset:
+            return None
+        start = max(self._last_end, self._candidate - self._pre_roll)
         self._candidate, self._silence, self.is_speech = None, None, True
-        return [SpeechEdge("start", start, min(self._position, self.n_samples))]
+        return SpeechEdge("start", start, min(self._position, self.n_samples))
 
-    def _in_speech(self, probability: float, first: int) -> list[SpeechEdge]:
-        if probability >= self._options.threshold:
+    def _end_of_speech(self) -> SpeechEdge | None:
+        if self.probability >= self._threshold:
             self._silence = None
-        elif probability < self._options.exit_threshold and self._silence is None:
-            self._silence = first
-        if self._silence is None or self._position - self._silence < ms_to_samples(self._options.hangover_ms):
-            return []
-        return [self._end(self._silence + int(ms_to_samples(self._options.post_roll_ms)))]
+        elif self.probability < self._exit_threshold and self._silence is None:
+            self._silence = self._position - WINDOW_SAMPLES
+        if self._silence is None or self._position - self._silence < self._hangover:
+            return None
+        return self._end(self._silence + self._post_roll)
 
     def _end(self, sample: int) -> SpeechEdge:
         self._last_end = min(sample, self._position, self.n_samples)

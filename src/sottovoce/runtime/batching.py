@@ -41,6 +41,7 @@ from sottovoce.runtime.calls import (
     Result,
     RunningRequest,
     Runtime,
+    SpeechCall,
     torch_threads_of,
 )
 from sottovoce.runtime.update_interval import JUDGED_EVERY_S
@@ -86,7 +87,7 @@ class Caller(Runtime):
         self.priority = priority
         self.since_s = since_s
         self.began_s = math.nan
-        """When its first call since `begin` began; nan before."""
+        """When its first call of the model since `begin` began, other than for voice activity; nan before."""
         self.on_work = on_work
 
     def begin(self, priority: Priority, since_s: float) -> None:
@@ -354,7 +355,7 @@ class CallBatcher:
         self.requests = (*self.requests[:place], request, *self.requests[place:])
 
     def round(self) -> Priority | None:
-        """Run the available live calls: one encoder call, the probes, one decoding step.
+        """Run the available live calls: voice activity, one encoder call, the probes, one decoding step.
 
         Without any, or when recordings have waited for their share, run a step of theirs. Return the priority
         of the calls that ran, or None.
@@ -387,15 +388,20 @@ class CallBatcher:
 
     def _admit(self, pending: Pending, batches: RunningBatches, key: Hashable) -> None:
         call = pending.call
-        if batches.admit(pending, (type(call), pending.order if key is None else key)):
-            caller = pending.caller
+        caller, is_admitted = (
+            pending.caller,
+            batches.admit(pending, (type(call), pending.order if key is None else key)),
+        )
+        if is_admitted and type(call) is not SpeechCall:
             caller.began_s = self._clock() if math.isnan(caller.began_s) else caller.began_s
 
     def _step_live(self) -> bool:
+        others = self._together[Priority.LIVE]
+        self._admit_others(Priority.LIVE)
+        was_called = _finish(others)
         was_encoded = self._encode()
         self._admit_others(Priority.LIVE)
-        was_called = _finish(self._together[Priority.LIVE])
-        return self._decode(Priority.LIVE) or was_called or was_encoded
+        return any((_finish(others), self._decode(Priority.LIVE), was_called, was_encoded))
 
     def _encode(self) -> bool:
         batching, encoding = self.batching, self._new_batches()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.decoding.alignment import TimedWord, WindowText, align_stepwise
 from sottovoce.decoding.decode import (
     Attempt,
@@ -175,6 +176,22 @@ class EncodeCall(ModelCall[EncoderOutput]):
         content = tuple(n for call in calls for n in call.features.n_content_frames)
         encoded, rows = backend.encode(Features(mel, content)), iter(range(len(content)))
         return [encoded.rows([*islice(rows, len(call.features.n_content_frames))]) for call in calls]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeechCall(ModelCall[list[SpeechEdge]]):
+    """Detect where speech starts and ends in the next samples (n,) of a stream, which were checked."""
+
+    stream: VadStream
+    samples: Samples
+
+    @property
+    def batch_key(self) -> Hashable:
+        return id(self.stream.model)
+
+    @classmethod
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[list[SpeechEdge]]:
+        return VadStream.push_together([(call.stream, call.samples) for call in calls])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from sottovoce.audio.samples import AudioBuffer, PushedAudio
 from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.errors import SessionClosedError
-from sottovoce.runtime.calls import Runtime, Steps
+from sottovoce.runtime.calls import Runtime, SpeechCall, Steps
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import PAUSE_MS
 from sottovoce.streaming.second_pass import SecondPass
@@ -234,14 +234,18 @@ class UpdateSchedule:
 
     def append(self, pcm: Samples) -> None:
         self.buffer.append(pcm)
-        if self._vad is not None:
-            self._edges += self._vad.push(pcm)
-        elif not self._is_all_speech and len(pcm):
+        if self._vad is None and not self._is_all_speech and len(pcm):
             self._edges.append(SpeechEdge("start", 0, 0))
             self._is_all_speech = True
 
+    def detect_speech(self) -> Steps[None]:
+        """Detect voice activity in the samples that were appended."""
+        if self._vad is not None and self._vad.n_samples < self.buffer.end:
+            self._edges += yield from SpeechCall(self._vad, self.buffer.view(self._vad.n_samples))
+
     def stop(self) -> None:
         if self._vad is not None:
+            self._edges += self._vad.push(self.buffer.view(self._vad.n_samples))
             self._edges += self._vad.close()
         elif self._is_all_speech:
             self._edges.append(SpeechEdge("end", self.buffer.end, self.buffer.end))
@@ -455,6 +459,7 @@ class LiveSession(ABC):
         if self._speakers is None:
             self._runtime.run(self._through(points, greedy=greedy))
         else:  # voices are compared here, where no other session waits for it
+            self._runtime.run(self._schedule.detect_speech())
             for point in points:
                 self._diarize(self._speakers)
                 self._runtime.run(self._through([point], greedy=greedy))
@@ -462,6 +467,7 @@ class LiveSession(ABC):
         self._schedule.discard(self._release())
 
     def _through(self, points: Iterable[SchedulePoint], *, greedy: bool) -> Steps[None]:
+        yield from self._schedule.detect_speech()
         for point in points:
             if point.kind == "start":
                 at = max(point.sample, self._schedule.buffer.start)
