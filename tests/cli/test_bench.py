@@ -57,6 +57,13 @@ def test_a_document_for_each_runtime(call: Call) -> None:
     assert all(result["runtime"].startswith(f"{result['backend']},") for result in results)
 
 
+def test_without_options_the_beam_is_that_of_the_model(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    beams = []
+    monkeypatch.setattr(speed, "model_parts", lambda _, beam_size, __: beams.append(beam_size) or [])
+    assert MEMORY in call("bench", "-m", "nano", "--repeats", "1").out
+    assert beams == [5]
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("one_part")
 def test_a_recording_is_transcribed_and_heard_live(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ CHOSEN = ("model", "dtype", "backend")
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
     language: str
-    beam_size: int
+    beam_size: int | None
     repeats: int = Option("Repeats of each measurement.", least=1).as_field(3)
     seconds: float = Option(
         "Length of the recording to use, from its start; at least 0.1.", least=LEAST_S
@@ -57,7 +57,7 @@ class Measured:
 
 @click.command(cls=SectionedCommand, sections={"Model": MODEL, "Measure": MEASURE})
 @click.argument("file", required=False)
-def bench(file: str | None, language: str, beam_size: int, **given: object) -> None:
+def bench(file: str | None, language: str, beam_size: int | None, **given: object) -> None:
     """Measure the speed of models on this machine.
 
     Without FILE: loading, spectrogram, encoder and decoder on a window of noise. With a recording also its
@@ -83,7 +83,7 @@ def bench(file: str | None, language: str, beam_size: int, **given: object) -> N
             resolve(each.model, each.sources())
     results: dict[str, list[Measured]] = {}
     n_of_file = 0 if file is None else 1 + (not options.no_live)
-    n_rows = 5 if options.live else 7 + int(beam_size > 1) + n_of_file
+    n_rows = 5 if options.live else 7 + int(beam_size != 1) + n_of_file
     with progress_bar(auto_refresh=False) as bar:  # a thread that draws would disturb the measurements
         task = bar.add_task("measures", total=n_rows * len(models))
         for each in models:
@@ -106,15 +106,16 @@ def measures(opened: ModelOptions, options: MeasureOptions, samples: Samples | N
     loading = timed(partial(open_model, opened), options.repeats)
     forget_peak()
     model = as_whisper(open_model(opened), "bench")
+    beam_size = options.beam_size or model.beam_size
     yield Measured("runtime", model.backend.runtime, {})
     numbers = {"s": loading.median_s, "lowest_s": loading.lowest_s, "highest_s": loading.highest_s}
     shown = f"{loading.median_s:.2f} s ({loading.lowest_s:.2f}-{loading.highest_s:.2f})"
     yield Measured("loading", shown, {name: round(seconds, 4) for name, seconds in numbers.items()})
-    parts = [] if options.live else model_parts(model.backend, options.beam_size, options.repeats)
+    parts = [] if options.live else model_parts(model.backend, beam_size, options.repeats)
     for name, timing in parts:
         yield _of_timing(name, timing)
     if samples is not None and not options.live:
-        yield _transcribed(model, samples, options)
+        yield _transcribed(model, samples, options, beam_size)
     if samples is not None and not options.no_live:
         mode = None
         if options.live:
@@ -139,13 +140,11 @@ def _of_timing(name: str, timing: Timing) -> Measured:
     return Measured(name, f"{_rounded(middle)} ms ({_rounded(low)}-{_rounded(high)})", numbers)
 
 
-def _transcribed(model: Model, samples: Samples, options: MeasureOptions) -> Measured:
+def _transcribed(model: Model, samples: Samples, options: MeasureOptions, beam_size: int) -> Measured:
     from sottovoce.evaluation.speed import timed
 
-    beam = options.beam_size if options.beam_size > 1 else None
-
     def transcribe() -> None:
-        model.transcribe(samples, language=options.language, beam_size=beam).collect()
+        model.transcribe(samples, language=options.language, beam_size=beam_size).collect()
 
     timing = timed(transcribe, options.repeats)
     duration = len(samples) / SAMPLE_RATE
@@ -155,7 +154,7 @@ def _transcribed(model: Model, samples: Samples, options: MeasureOptions) -> Mea
         "audio_s": round(duration, 3),
         "times_real_time": round(speed, 3),
     }
-    name = f"transcription, {duration:.0f} s, beam {options.beam_size}"
+    name = f"transcription, {duration:.0f} s, beam {beam_size}"
     return Measured(name, f"{timing.median_s:.2f} s ({speed:.1f} x real time)", numbers)
 
 
