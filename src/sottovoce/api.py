@@ -274,7 +274,8 @@ def load_model(
     given = dict(locals())
     load = partial(load_model, **given)
     prefix, _, of_head = str(name or "").partition(":")
-    if prefix == "ctc" or (name is not None and is_ctc_network(name, local_only=local_only)):
+    is_offline = local_only or Sources(only=source).allowed == "index"
+    if prefix == "ctc" or (name is not None and is_ctc_network(name, local_only=is_offline)):
         from sottovoce.ctc.network import read_network
         from sottovoce.network_model import CtcModel
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from sottovoce.api import load_model
 from sottovoce.errors import ModelNotFoundError, OptionError
@@ -46,7 +46,7 @@ from sottovoce.models.load import (
     n_parameters,
     published_heads,
 )
-from sottovoce.models.sources import Sources, cached, list_models, resolve
+from sottovoce.models.sources import Source, Sources, cached, list_models, resolve
 from tests.conftest import Reference
 from tests.models import tiny
 
@@ -283,6 +283,20 @@ def test_a_hub_that_never_answers_does_not_hang(monkeypatch: pytest.MonkeyPatch)
         assert time.monotonic() - began < 5
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"{address}/closed")
     assert not sources.is_reachable()
+
+
+@pytest.mark.parametrize(("source", "is_reachable"), [(None, False), ("index", True)])
+def test_the_kind_of_a_network_is_asked_of_a_hub_that_answers_and_is_allowed(
+    source: Source | None, is_reachable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(name: str, _: str, *, local_files_only: bool = False) -> None:
+        assert local_files_only, name
+        raise LocalEntryNotFoundError("not in the cache")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr(sources, "is_reachable", lambda: is_reachable)
+    with pytest.raises(ModelNotFoundError, match="org/nosuch: not in the cache"):
+        load_model("org/nosuch", source=source)
 
 
 def test_a_hub_that_was_silent_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

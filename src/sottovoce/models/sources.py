@@ -409,11 +409,14 @@ def is_ctc_network(name: str | Path, *, local_only: bool = False) -> bool:
 
 
 def _hub_config(name: str, *, local_only: bool) -> str | None:
-    """Return the path of a repository's config.json, or None without it."""
+    """Return the path of a repository's config.json, from the cache if it is there, or None without it."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    try:
-        return str(hf_hub_download(name, "config.json", local_files_only=local_only))
-    except (EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError):
+    with suppress(LocalEntryNotFoundError):
+        return str(hf_hub_download(name, "config.json", local_files_only=True))
+    if local_only or not is_reachable():
         return None
+    with suppress(EntryNotFoundError, RepositoryNotFoundError):
+        return str(hf_hub_download(name, "config.json"))
+    return None
