@@ -170,7 +170,8 @@ def test_files_that_are_no_audio(tmp_path: Path) -> None:
     assert "data that matches no known format" in refusal(text)
     assert "missing.wav: no such file" in refusal(tmp_path / "missing.wav")
     assert "no such file; download it first" in refusal("http://127.0.0.1:9/a.wav")
-    assert "is a folder; name its files" in refusal(tmp_path)
+    assert "is a folder; expected a file" in refusal(tmp_path)
+    assert refusal("") == "recording: expected the name of a file, got ''"
     assert "got 'embedded null byte'" in refusal("a\0b")
     assert repr("a\nb") in refusal("a\nb")
     assert "0 bytes" in refusal(b"")

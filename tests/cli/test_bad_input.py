@@ -24,6 +24,12 @@ transcribe {clip} --model small --local-only --model-dir {tmp} | and nothing is 
 transcribe {clip} --model nothing --clean -l ja | clean: expected a language whose rules were checked
 transcribe {clip} --model nothing --verbatim -l Polish | verbatim: expected a language that was measured
 transcribe {tmp}/silent.wav | silent.wav
+transcribe "" | recording: expected the name of a file, got ''
+transcribe {tmp}/out | is a folder; expected a file, or in `transcribe` a folder with recordings
+transcribe {clip} -o {tmp}/talk.mp3 | talk.mp3': expected an extension of a format
+transcribe {clip} --beam-size 0 | '--beam-size': expected a whole number from 1, got '0'
+transcribe {clip} --seed 0.5 | '--seed': expected a whole number, got '0.5'
+serve --port http | '--port': expected a whole number from 0 to 65535, got 'http'
 transcribe {clip} --verbatim --no-repeat-ngram-size 3 | verbatim: keeps repetitions
 transcribe {clip} --suppress-tokens a | --suppress-tokens
 transcribe {clip} --clip-timestamps 0,1 --batch-size 2 | clip_timestamps
@@ -90,6 +96,7 @@ stream {clip} --log {tmp}/file/log | cannot be written
 stream {clip} --save-audio {tmp}/file/heard.wav | cannot be written
 batch {clips} {tmp}/out.jsonl --model "" | error: model: expected a name or a path, got ''
 batch {tmp}/none {tmp}/out.jsonl | a list of recordings
+batch "" {tmp}/out.jsonl | input: expected a folder or a list of recordings, got ''
 batch {clips} {tmp}/out.csv | .jsonl or .parquet
 batch {clips} {tmp}/file/out.jsonl | cannot be written
 batch {clips} {tmp}/out.jsonl --speakers many | 'many'

@@ -81,6 +81,13 @@ def test_sections_show_every_option_once(call: Call) -> None:
             assert len(lines) == 1, name
 
 
+def test_lists_of_commands_show_whole_lines() -> None:
+    for context, command in commands():
+        assert (
+            not isinstance(command, click.Group) or "..." not in command.get_help(context).split("\n", 1)[1]
+        )
+
+
 @pytest.mark.parametrize("command", ["transcribe", "stream", "serve"])
 def test_the_help_shows_usual_options_and_examples_on_a_page(command: str, call: Call) -> None:
     shown = call(command, "--help").out

@@ -46,6 +46,8 @@ def list_recordings(source: str | Path) -> list[Item]:
     The id of a file in a folder is its relative path.
     Raises: ManifestError if it is empty, or two recordings have one id.
     """
+    if not str(source):
+        raise ManifestError("input: expected a folder or a list of recordings, got ''")
     place = Path(source)
     if place.is_dir():
         items = recordings_in(place)

@@ -209,6 +209,8 @@ class ArraySource(BlockSource):
 def open_path(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file. Raises: AudioError if it is missing, unreadable or empty."""
     name = Source(path).name
+    if not os.fspath(path):
+        raise AudioError("recording: expected the name of a file, got ''")
     try:
         file = open(path, "rb")  # noqa: SIM115 - the source owns it
         size = os.fstat(file.fileno()).st_size
@@ -216,7 +218,9 @@ def open_path(path: str | os.PathLike[str]) -> BinaryIO:
         hint = "; download it first, or pipe it into `-`" if "://" in os.fspath(path) else ""
         raise AudioError(f"{name}: no such file{hint}") from error
     except IsADirectoryError as error:
-        raise AudioError(f"{name}: is a folder; name its files") from error
+        raise AudioError(
+            f"{name}: is a folder; expected a file, or in `transcribe` a folder with recordings"
+        ) from error
     except (OSError, ValueError) as error:
         raise AudioError(f"{name}: expected an audio or video file, got {refusal(error)}") from error
     if size == 0 and os.path.isfile(path):

@@ -225,11 +225,11 @@ def _lines(name: str, hypotheses: Sequence[Hypothesis]) -> Lines:
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.pass_context
 def tune(context: click.Context, /, manifest: Path, **given: object) -> None:
-    """Choose the weights of a decoder on a development set, and write its decoder.toml.
+    """Choose the weights of a decoder on a development set.
 
-    Prints one JSON line: word error rates before and after, and by cross-validation with a 95 % interval.
-    MANIFEST: JSON lines with "emissions" (or "file", with --model) and "text"; utterances of one "speaker"
-    stay in one fold.
+    Writes its decoder.toml, and prints one JSON line: word error rates before and after, and by
+    cross-validation with a 95 % interval. MANIFEST: JSON lines with "emissions" (or "file", with --model) and
+    "text"; utterances of one "speaker" stay in one fold.
     """
     chosen, typed = from_values(TuneOptions, given), typed_values(context, given)
     rows = listed(manifest)

@@ -281,7 +281,8 @@ def means_file(output: str) -> bool:
         return False
     if is_device(Path(output)):
         return True
-    return format_named(output) is not None or bool(re.fullmatch(r"\.[A-Za-z]{2,4}", Path(output).suffix))
+    is_short = bool(re.fullmatch(r"\.[A-Za-z]{2,4}", Path(output).suffix))
+    return is_short or format_named(output) is not None or is_recording(Path(Path(output).name))
 
 
 def check_extension(output: str, formats: str) -> None:

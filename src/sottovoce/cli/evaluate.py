@@ -122,7 +122,10 @@ def say(document: Mapping[str, object]) -> None:
 
 @measure()
 def wer(manifest: str, **given: object) -> None:
-    """Measure word, character and mixed error rates of offline transcripts."""
+    """Measure error rates of transcripts of files.
+
+    Of words, characters, and both mixed.
+    """
     from sottovoce.evaluation.scores import score
 
     model, entries, languages = set_up(manifest, given, spoken=True)
@@ -150,7 +153,10 @@ def scored(entry: ManifestEntry, text: str) -> ScoredUtterance:
 def language(
     manifest: str, noise: Sequence[str], snr_db: float, widths: Sequence[float], **given: object
 ) -> None:
-    """Measure the language accuracy of the probe for each window width, on recordings in one language."""
+    """Measure how often the language is detected.
+
+    By the probe, for each window width, on recordings in one language.
+    """
     from sottovoce.api import as_whisper
     from sottovoce.audio.io import load_audio
     from sottovoce.evaluation.scores import LanguageScores
@@ -221,7 +227,10 @@ def second_pass(given: Values) -> dict[str, Any]:
 
 @measure("Live", "Switching")
 def switching(manifest: str, plots: str | None, **given: object) -> None:
-    """Measure change points, delays, false switches and mixed error rates of live sessions."""
+    """Measure changes of language in live sessions.
+
+    Change points, delays, false switches and mixed error rates.
+    """
     from sottovoce.api import as_whisper
     from sottovoce.audio.io import load_audio
     from sottovoce.evaluation.scores import NO_SCORES, ScoreOptions, by_span, run_live, score, score_switches
@@ -286,7 +295,10 @@ def _shown(scores: SwitchScores) -> dict[str, object]:
 
 @measure("Live", "Thresholds")
 def latency(manifest: str, frame_thresholds: Sequence[float], **given: object) -> None:
-    """Measure errors and latency of live sessions for each frame threshold; the language is given."""
+    """Measure errors and latency of live sessions.
+
+    For each frame threshold; the language is given.
+    """
     from sottovoce.audio.io import load_audio
     from sottovoce.evaluation.scores import run_live
 

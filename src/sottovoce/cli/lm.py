@@ -88,10 +88,10 @@ def build(model: Path, output: Path, bits: str) -> None:
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def estimate(files: tuple[Path, ...], output: Path, **given: object) -> None:
-    """Estimate a model by modified Kneser-Ney smoothing from texts or counts, plain or .gz.
+    """Estimate a model from texts or counts, plain or .gz.
 
-    Texts have one sentence a line; the model equals that of KenLM's lmplz. Words are separated by spaces;
-    fold their case first. -v shows the memory needed.
+    By modified Kneser-Ney smoothing. Texts have one sentence a line; the model equals that of KenLM's lmplz.
+    Words are separated by spaces; fold their case first. -v shows the memory needed.
     """
     from sottovoce.lm.arpa import count_text, numbered_lines, read_counts
     from sottovoce.lm.arpa import estimate as estimated

@@ -59,10 +59,11 @@ FORMAT = (
 
 @models.command("list", cls=SectionedCommand, sections={"Options": (JSON, MODEL_DIR)})
 def list_names(as_json: bool, model_dir: str | None) -> None:
-    """List the model names; --model also takes a path or a hub id (org/name).
+    """List the names of models.
 
-    M: millions of parameters, of two bytes each in float16 and four in float32. Here: on this machine. MB: on
-    disk, if known. Index: available from the package index without the hub. The licence of all is MIT.
+    --model also takes a path or a hub id (org/name). M: millions of parameters, of two bytes each in float16
+    and four in float32. Here: on this machine. MB: on disk, if known. Index: available from the package index
+    without the hub. The licence of all is MIT.
     """
     sources = ModelOptions(model_dir=model_dir).sources()
     rows = [listed(name, sources) for name in list_models()]
@@ -101,7 +102,10 @@ def size_of(path: Path) -> int:
 @models.command(cls=SectionedCommand, sections={"Options": (JSON,)})
 @click.argument("model", default=NANO)
 def info(model: str, as_json: bool) -> None:
-    """Show the dimensions, languages, heads and number formats of a checkpoint, and its runtime."""
+    """Show the dimensions, languages and runtime of a model.
+
+    Also its format, number formats and alignment heads.
+    """
     from sottovoce.models.load import load_checkpoint
 
     path = resolve(model)
@@ -132,9 +136,10 @@ def download(names: tuple[str, ...], **given: str | None) -> None:
 )
 @click.argument("names", nargs=-1)
 def packed(names: tuple[str, ...], remove: bool, as_json: bool) -> None:
-    """List the cached weights of the native kernels, of all models or those named.
+    """List the cached weights of the native kernels.
 
-    They are packed at a model's first use, and mapped into memory afterwards; removed ones are packed again.
+    NAMES: of models; without them all. Weights are packed at a model's first use, and mapped into memory
+    afterwards; removed ones are packed again.
     """
     from sottovoce.runtime.packed import list_packed
 
@@ -198,7 +203,10 @@ def shown(value: object) -> str:
 @click.argument("model")
 @click.argument("output", type=click.Path(path_type=Path))
 def convert(model: str, output: Path, kind: str | None, number: str) -> None:
-    """Write a model in another format, for whisper.cpp, transformers, openai-whisper or faster-whisper."""
+    """Write a model in the format of another program.
+
+    For whisper.cpp, transformers, openai-whisper or faster-whisper.
+    """
     from sottovoce.models.load import load_checkpoint, write_checkpoint
 
     kind = kind or format_by_name(output).name
@@ -216,10 +224,10 @@ def convert(model: str, output: Path, kind: str | None, number: str) -> None:
 @click.argument("output", type=click.Path(path_type=Path))
 @click.argument("number", metavar="TYPE", default="q5_1")
 def quantize(model: str, output: Path, number: str, as_json: bool) -> None:
-    """Write a model as a quantised ggml file, and report the quantisation error.
+    """Write a model as a quantised ggml file.
 
-    TYPE: q4_0, q4_1, q5_0, q5_1 or q8_0. [default: q5_1] RMS: root mean square error relative to the weights;
-    the worst tensor has the largest.
+    Reports the quantisation error. TYPE: q4_0, q4_1, q5_0, q5_1 or q8_0. [default: q5_1] RMS: root mean
+    square error relative to the weights; the worst tensor has the largest.
     """
     from sottovoce.models.checkpoint.ggml import check_quantized
     from sottovoce.models.load import load_checkpoint, write_checkpoint
@@ -255,7 +263,10 @@ def voices() -> None:
 @click.argument("name")
 @click.argument("file")
 def add(name: str, file: str) -> None:
-    """Keep a voice, or replace it: 1 to 120 seconds of one person's speech."""
+    """Keep a voice, or replace it.
+
+    FILE: 1 to 120 seconds of one person's speech.
+    """
     from sottovoce.speakers.diarize import VoiceBook
 
     VoiceBook().add(name, voice_of(file, "FILE"))

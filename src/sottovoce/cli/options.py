@@ -71,6 +71,20 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
+class WholeNumber(click.IntRange):
+    """A whole number in a range, whose help shows N and the range."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter:
+            bounds = (("from", self.min), ("to", self.max))
+            limits = [f"{word} {limit:g}" for word, limit in bounds if limit is not None]
+            self.fail(f"expected {' '.join(['a whole number', *limits])}, got '{value}'", param, ctx)
+
+
 TIME = Parsed("time", seconds_of, "seconds or h:mm:ss")
 
 
@@ -133,9 +147,9 @@ def _type(option: Option) -> click.ParamType | type:  # type: ignore[type-arg]
     match option.kind:
         case "integer" if option.is_ranged:
             least, most = (None if limit is None else int(limit) for limit in (option.least, option.most))
-            return click.IntRange(least, most)
+            return WholeNumber(least, most)
         case "integer":
-            return int
+            return WholeNumber()
         case "number":
             return number_in_range(option)
         case "choice":

@@ -252,7 +252,7 @@ class Inputs:
         names: list[str] = []
         trees: dict[str, Path] = {}
         for name in given:
-            inside = [item.path for item in recordings_in(Path(name))]
+            inside = [item.path for item in recordings_in(Path(name))] if name else []
             names += inside or [name]
             trees |= dict.fromkeys(inside, Path(name))
         return cls(names, trees)
