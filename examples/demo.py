@@ -25,9 +25,8 @@ from rich.markup import escape
 import sottovoce
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.scores import LiveRun, ScoredUtterance, count_errors, run_live, word_latencies
-from sottovoce.formats.base import Writer, write_transcript
 from sottovoce.formats.files import writers_for
-from sottovoce.formats.output import open_output
+from sottovoce.formats.output import Writer, open_output, write_transcript
 from sottovoce.text.languages import UNSPACED, language_name
 from sottovoce.text.normalize import plain
 from sottovoce.types import Transcript

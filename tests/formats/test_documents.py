@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import write_document, write_transcript
 from sottovoce.formats.document import (
     LOW_CONFIDENCE,
     JsonWriter,
@@ -24,6 +23,7 @@ from sottovoce.formats.document import (
 )
 from sottovoce.formats.files import BINARY, FORMATS, writer_for, writers_for
 from sottovoce.formats.html import word_span
+from sottovoce.formats.output import write_document, write_transcript
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import (
     Event,

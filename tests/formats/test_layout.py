@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import TranscriptInfo, write_transcript
 from sottovoce.formats.files import writer_for, writers_for
-from sottovoce.formats.srt_vtt import SrtWriter, VttWriter, transcript_of_cues
+from sottovoce.formats.output import TranscriptInfo, write_transcript
+from sottovoce.formats.subtitle_files import SrtWriter, VttWriter, transcript_of_cues
 from sottovoce.formats.subtitles import LONGEST_RUN, Cue, CueMaker, one_line, timestamp
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.normalize import shared_out, width

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sottovoce.formats.base import write_transcript
 from sottovoce.formats.files import writer_for
+from sottovoce.formats.output import write_transcript
 from sottovoce.formats.subtitles import JOINER
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Transcript

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.formats.base import write_document, write_transcript
 from sottovoce.formats.files import FORMATS, load_transcript, writer_for
+from sottovoce.formats.output import write_document, write_transcript
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Transcript, Turn
 from tests.cli.conftest import Call, call  # noqa: F401 - a fixture

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.formats.base import write_transcript
 from sottovoce.formats.files import SUBTITLES, load_transcript, parse_transcript, writer_for
+from sottovoce.formats.output import write_transcript
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import Segment, Transcript, Word

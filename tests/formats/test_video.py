@@ -14,7 +14,7 @@ import pytest
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
 from sottovoce.errors import OptionError
-from sottovoce.formats.ass import check_video, write_karaoke
+from sottovoce.formats.subtitle_files import check_video, write_karaoke
 from sottovoce.types import SAMPLE_RATE, Segment, Transcript, Word
 from tests.formats.transcripts import CLIPS
 

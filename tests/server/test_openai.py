@@ -11,8 +11,8 @@ from openai import OpenAI
 from openai.types.audio import TranscriptionTextDeltaEvent, TranscriptionTextDoneEvent, TranscriptionVerbose
 
 from sottovoce.api import Model
-from sottovoce.formats.base import write_transcript
 from sottovoce.formats.files import writer_for
+from sottovoce.formats.output import write_transcript
 from sottovoce.server.apis.openai_files import transcription_request, verbose_document
 from sottovoce.server.fields import Fields
 from sottovoce.types import Transcript

@@ -11,8 +11,8 @@ import pytest
 
 from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
-from sottovoce.formats.base import write_transcript
 from sottovoce.formats.files import writer_for
+from sottovoce.formats.output import write_transcript
 from tests.server.servers import ServerThread
 
 

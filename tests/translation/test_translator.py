@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sottovoce.errors import OptionError, TranslationError
-from sottovoce.formats.base import TranscriptInfo, as_bytes
 from sottovoce.formats.files import FORMATS, writer_for
+from sottovoce.formats.output import TranscriptInfo, as_bytes
 from sottovoce.translation.chat import ChatServer, ChatTranslator, Glossary
 from sottovoce.translation.live_translator import sentences
 from sottovoce.types import Segment, Word

@@ -14,9 +14,8 @@ from sottovoce.cli.options import COLOUR_CONFIDENCE, LAYOUT, OUTPUT_DIR, OUTPUT_
 from sottovoce.cli.progress import Progress, for_each_file
 from sottovoce.cli.transcribe import REGROUP
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import info_of
 from sottovoce.formats.files import load_transcript, parse_transcript
-from sottovoce.formats.output import STANDARD_INPUT, label_of
+from sottovoce.formats.output import STANDARD_INPUT, info_of, label_of
 from sottovoce.formats.plain import RttmWriter, read_rttm
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import Option, from_values

@@ -18,18 +18,20 @@ import click
 from sottovoce.archive.results import is_recording
 from sottovoce.cli.options import OutputOptions, is_typed
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import TranscriptInfo, Writer, pieces_of
 from sottovoce.formats.files import BINARY, FORMATS, extension_of, format_named, writer_for, writers_for
 from sottovoce.formats.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.formats.output import (
     STANDARD_OUTPUT,
+    TranscriptInfo,
     Write,
+    Writer,
     is_device,
     label_of,
     named_document,
     open_output,
     open_outputs,
     output_paths,
+    pieces_of,
     writable_folder,
 )
 from sottovoce.formats.paragraphs import clock

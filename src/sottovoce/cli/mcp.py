@@ -88,8 +88,8 @@ class Tools:
         language: a code such as de, several (en,de), or auto. format: txt, srt, vtt, json or md. translate:
         into English. speakers: their number, or auto, to write who speaks.
         """
-        from sottovoce.formats.base import write_transcript
         from sottovoce.formats.files import writer_for
+        from sottovoce.formats.output import write_transcript
 
         if format not in TEXT_FORMATS:
             raise OptionError(f"format: expected one of {', '.join(TEXT_FORMATS)}, got '{format}'")

@@ -5,8 +5,8 @@ No model and no PyTorch is needed.
 
 from __future__ import annotations
 
-from sottovoce.formats.base import TranscriptInfo, Writer, write_document, write_transcript
 from sottovoce.formats.files import FORMATS, load_transcript, save_transcript, writer_for, writers_for
+from sottovoce.formats.output import TranscriptInfo, Writer, write_document, write_transcript
 from sottovoce.options.transcribe import WriterOptions
 
 __all__ = [

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import TranscriptInfo, Writer, info_of
+from sottovoce.formats.output import TranscriptInfo, Writer, info_of
 from sottovoce.offline.regroup import Split, regrouped
 from sottovoce.text.languages import SENTENCE_ENDS, UNSPACED, UNSPACED_LETTERS, find_language
 from sottovoce.types import (

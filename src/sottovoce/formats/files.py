@@ -13,24 +13,23 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
-from sottovoce.formats.ass import AssWriter
-from sottovoce.formats.base import Writer, write_document, write_transcript
 from sottovoce.formats.document import JsonFullWriter, JsonWriter, transcript_of_json
 from sottovoce.formats.html import HtmlWriter
-from sottovoce.formats.output import label_of, open_output
+from sottovoce.formats.output import Writer, label_of, open_output, write_document, write_transcript
 from sottovoce.formats.paragraphs import DocxWriter, MarkdownWriter
 from sottovoce.formats.plain import (
     CsvWriter,
+    EafWriter,
     LabelsWriter,
     LrcWriter,
     RttmWriter,
     TextGridWriter,
     TsvWriter,
+    TtmlWriter,
     TxtWriter,
 )
-from sottovoce.formats.srt_vtt import SrtWriter, VttWriter, has_cues, transcript_of_cues
+from sottovoce.formats.subtitle_files import AssWriter, SrtWriter, VttWriter, has_cues, transcript_of_cues
 from sottovoce.formats.subtitles import CueWriter
-from sottovoce.formats.xml import EafWriter, TtmlWriter
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.files import decode_text, read_text
 from sottovoce.types import Transcript

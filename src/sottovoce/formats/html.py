@@ -16,8 +16,8 @@ from pathlib import Path, PurePath
 from urllib.parse import quote
 
 from sottovoce.errors import OptionError, cause_of
-from sottovoce.formats.base import TranscriptInfo, Writer
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
+from sottovoce.formats.output import TranscriptInfo, Writer
 from sottovoce.formats.paragraphs import clock, is_text
 from sottovoce.formats.subtitles import direction
 from sottovoce.types import Segment, Word

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from sottovoce.formats.base import TranscriptInfo
+from sottovoce.formats.output import TranscriptInfo
 from sottovoce.formats.plain import WholeWriter
 from sottovoce.formats.subtitles import direction, ends_with
 from sottovoce.text.languages import SENTENCE_ENDS, UNSPACED, language_name

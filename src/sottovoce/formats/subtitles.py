@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from sottovoce.errors import OptionError
-from sottovoce.formats.base import TranscriptInfo, Writer
+from sottovoce.formats.output import TranscriptInfo, Writer
 from sottovoce.offline.regroup import StartOrder
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.text.languages import CLAUSE_ENDS, CLOSING_MARKS, SENTENCE_ENDS

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sottovoce.errors import MissingExtraError, OptionError
-from sottovoce.formats.base import as_bytes, info_of, pieces_of
 from sottovoce.formats.files import FORMATS, OF_SPEAKERS, parse_transcript, writer_for
+from sottovoce.formats.output import as_bytes, info_of, pieces_of
 from sottovoce.offline.regroup import parse_rules, regrouped
 from sottovoce.options.schema import ApiField, Option, from_values, options_of
 from sottovoce.options.transcribe import WriterOptions

@@ -21,10 +21,10 @@ from starlette.types import Receive, Scope, Send
 
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import AudioError
-from sottovoce.formats.base import write_transcript
 from sottovoce.formats.document import Json, json_text, score, seconds, span_document
 from sottovoce.formats.document import word_document as live_word
 from sottovoce.formats.files import writer_for
+from sottovoce.formats.output import write_transcript
 from sottovoce.options.decoding import WINDOW_VAD, DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import Option, Values, from_values
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions, WriterOptions

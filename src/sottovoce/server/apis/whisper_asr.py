@@ -11,9 +11,9 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from sottovoce.formats.base import write_transcript
 from sottovoce.formats.document import json_text, score
 from sottovoce.formats.files import writer_for
+from sottovoce.formats.output import write_transcript
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.schema import Values, from_values
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
