@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 from sottovoce.audio.io import Recording, check_is_there, check_reading
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
-from sottovoce.offline.together import TogetherTranscription
 from sottovoce.offline.transcriber import Arguments, RecordingTranscriber, SecondModel
 from sottovoce.offline.transcription import (
     FileTranscription,
     RunControl,
+    TogetherTranscription,
     UtteranceTranscription,
     transcribe_batch,
 )

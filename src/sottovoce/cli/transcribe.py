@@ -80,9 +80,8 @@ if TYPE_CHECKING:
     from sottovoce.cli.documents import Documents
     from sottovoce.cli.progress import Progress
     from sottovoce.offline.resume import ResumePoint
-    from sottovoce.offline.together import TogetherTranscription
     from sottovoce.offline.transcriber import SecondModel
-    from sottovoce.offline.transcription import FileTranscription
+    from sottovoce.offline.transcription import FileTranscription, TogetherTranscription
     from sottovoce.recogniser import Recogniser
 
 logger = logging.getLogger(__name__)
