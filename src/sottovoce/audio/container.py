@@ -714,10 +714,7 @@ class ContainerDecoder(BlockSource):
             logger.info("%s: audio track %s of %d", self._name, self.info.track, len(self.info.tracks))
         request = self._request
         self._resampler = Pcm16Resampler(
-            self._name,
-            keep_channels=request.keep_channels,
-            warned=request.warned,
-            joined_s=request.joined_s,
+            self._name, keep_channels=request.keep_channels, warned=request.warned, joined_s=request.joined_s
         )
         self._timeline = Timeline(most_gap_s=request.most_gap_s)
         self._n_damaged = 0

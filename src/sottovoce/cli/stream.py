@@ -262,9 +262,7 @@ def open_session(
     return begin(
         languages=given["languages"],
         options=from_values(
-            LiveOptions,
-            {**given, "languages": None, "speakers": None},
-            vad=False if flags.no_vad else vad,
+            LiveOptions, {**given, "languages": None, "speakers": None}, vad=False if flags.no_vad else vad
         ),
         final_model=final_model,
         stream=stream,

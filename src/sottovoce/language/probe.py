@@ -179,9 +179,7 @@ def _allowed_indices(languages: Sequence[str], codes: Sequence[str]) -> list[int
     return [codes.index(language) for language in languages]
 
 
-def detect_together(
-    requests: Sequence[tuple[LanguageProbe, Sequence[Floats]]],
-) -> list[list[ProbedLanguage]]:
+def detect_together(requests: Sequence[tuple[LanguageProbe, Sequence[Floats]]]) -> list[list[ProbedLanguage]]:
     """Detect the stretches of several probes with equal `LanguageProbe.batch_of` in one batch."""
     log_mels = [log_mel for _, parts_of in requests for log_mel in parts_of]
     if not log_mels:

@@ -18,15 +18,7 @@ import numpy as np
 from sottovoce.audio.mel import MELS_PER_FRAME, Fill, RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.decoding.decode import LanguageDetection
-from sottovoce.language.chain import (
-    ONE_NATS,
-    SHORTEST_S,
-    TINY,
-    Array,
-    Emission,
-    Spans,
-    base_prior,
-)
+from sottovoce.language.chain import ONE_NATS, SHORTEST_S, TINY, Array, Emission, Spans, base_prior
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, ProbeOptions, change_boundary, sides_of
 from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.resume import FollowerState, ProbedPiece, TranscriptionState

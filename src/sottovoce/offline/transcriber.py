@@ -44,14 +44,7 @@ from sottovoce.text.disfluency import check_verbatim
 from sottovoce.text.languages import LanguageChoice
 from sottovoce.text.normalize import plain
 from sottovoce.text.tokenizer import Tokenizer
-from sottovoce.types import (
-    HOP_SAMPLES,
-    SAMPLE_RATE,
-    Features,
-    Floats,
-    Segment,
-    Task,
-)
+from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Floats, Segment, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -222,9 +215,7 @@ class SecondModel:
         if (first.tokenizer is None) != (ours.tokenizer is None):
             decoding = replace(decoding, beam_size=ours.options.decoding.beam_size)
             options = replace(
-                options,
-                read_again=ours.options.read_again,
-                follow_languages=ours.options.follow_languages,
+                options, read_again=ours.options.read_again, follow_languages=ours.options.follow_languages
             )
         if language:
             decoding = replace(decoding, language=language, allowed_languages=())

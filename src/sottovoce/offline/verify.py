@@ -30,14 +30,7 @@ from sottovoce.models.backend import EncoderOutput
 from sottovoce.offline.languages import LanguageFollower
 from sottovoce.offline.resume import TranscriptionState
 from sottovoce.offline.transcriber import Transcriber, WindowRequest
-from sottovoce.offline.windows import (
-    SpeechSpan,
-    Window,
-    WindowCut,
-    clipped,
-    mel_frames,
-    seconds_of,
-)
+from sottovoce.offline.windows import SpeechSpan, Window, WindowCut, clipped, mel_frames, seconds_of
 from sottovoce.options.decoding import FallbackOptions, VadOptions, is_silence
 from sottovoce.options.transcribe import APPENDED, PREPENDED
 from sottovoce.runtime.calls import Steps, together

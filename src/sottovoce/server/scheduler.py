@@ -41,17 +41,7 @@ from sottovoce.text.filters import Replacements, TextFilter
 from sottovoce.threads import n_threads
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
-from sottovoce.types import (
-    SAMPLE_RATE,
-    Event,
-    Final,
-    Floats,
-    Partial,
-    Samples,
-    Segment,
-    Transcript,
-    Word,
-)
+from sottovoce.types import SAMPLE_RATE, Event, Final, Floats, Partial, Samples, Segment, Transcript, Word
 
 MAX_LOAD = 0.85
 """Part of the engines' time that sessions may take; the rest absorbs bursts."""
