@@ -466,7 +466,7 @@ class CtcTranscriber(RecordingTranscriber):
                 self.runtime.run(RunOnHost(partial(finder.push, chunk.samples)))
         spans: list[tuple[int, int]] = []
         for speech in finder.finish():
-            first, last = (round(one / self.network.frame_s) for one in (speech.start_s, speech.end_s))
+            first, last = (round(time_s / self.network.frame_s) for time_s in (speech.start_s, speech.end_s))
             if spans and first - spans[-1][1] < self.network.margin_s / self.network.frame_s:
                 spans[-1] = spans[-1][0], last
             else:

@@ -26,8 +26,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("from-whisper-cpp.md", "from-openai-whisper.md", "from-faster-whisper.md")
 CODE = re.compile(r"`([^`]+)`")
 CLASSES = {
-    one.__name__: one
-    for one in (TranscribeOptions, DecodingOptions, FallbackOptions, VadOptions, WriterOptions, Word, Model)
+    kind.__name__: kind
+    for kind in (TranscribeOptions, DecodingOptions, FallbackOptions, VadOptions, WriterOptions, Word, Model)
 }
 WHISPER_CPP: dict[str, list[str]] = json.loads(
     Path(__file__).with_name("whisper_cpp.json").read_text(encoding="utf-8")

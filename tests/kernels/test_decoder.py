@@ -144,8 +144,7 @@ if sys.argv[1] == "fork":
 else:
     used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used + 2**22, resource.RLIM_INFINITY))
-found = layer(x, n_threads=4)
-assert np.array_equal(found, alone)
+assert np.array_equal(layer(x, n_threads=4), alone)
 """
 
 

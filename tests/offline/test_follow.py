@@ -38,17 +38,17 @@ CLIPS = Path(__file__).parents[2] / "examples" / "clips"
 MIXED = CLIPS / "mixed.flac"
 LANGUAGES = ["en", "de", "es", "fr"]
 TRUTH = [
-    (one["start"], one["end"], one["language"])
-    for one in json.loads((CLIPS / "manifest.jsonl").read_text("utf-8").splitlines()[-1])["segments"]
+    (span["start"], span["end"], span["language"])
+    for span in json.loads((CLIPS / "manifest.jsonl").read_text("utf-8").splitlines()[-1])["segments"]
 ]
 
 
 def languages(segments: Sequence[Segment]) -> list[str]:
     """Of segments, each once in a row."""
     return [
-        one.language
-        for at, one in enumerate(segments)
-        if at == 0 or one.language != segments[at - 1].language
+        segment.language
+        for at, segment in enumerate(segments)
+        if at == 0 or segment.language != segments[at - 1].language
     ]
 
 
@@ -68,7 +68,7 @@ def test_every_language_is_read_at_its_own_time(
     assert transcription.outside_languages == {}
     for start, end, spoken in TRUTH:
         middle = (start + end) / 2
-        result = next(one for one in segments if one.start <= middle <= one.end)
+        result = next(segment for segment in segments if segment.start <= middle <= segment.end)
         assert result.language == spoken
 
 
@@ -77,9 +77,10 @@ def test_one_language_is_not_followed(model: Model, code: str) -> None:
     """By default the text is that without following, and with the language given."""
     clip, kept = CLIPS / f"{code}.flac", TranscribeOptions(follow_languages=False)
     by_default = list(model.transcribe(clip))
-    assert {one.language for one in by_default} == {code}
+    assert {segment.language for segment in by_default} == {code}
     assert by_default == list(model.transcribe(clip, options=kept, beam_size=5))
-    assert [one.text for one in by_default] == [one.text for one in model.transcribe(clip, language=code)]
+    given = model.transcribe(clip, language=code)
+    assert [segment.text for segment in by_default] == [segment.text for segment in given]
 
 
 @pytest.mark.parametrize("languages", [None, LANGUAGES])
@@ -87,11 +88,11 @@ def test_the_timeline_is_that_of_the_text(model: Model, languages: list[str] | N
     spans = list(model.language_spans(MIXED, languages=languages))
     assert [span.language for span in spans] == LANGUAGES
     assert spans[0].start == 0.0
-    assert all(one.end == after.start for one, after in itertools.pairwise(spans))
+    assert all(span.end == after.start for span, after in itertools.pairwise(spans))
     assert spans[-1].end == pytest.approx(len(load_audio(MIXED)) / 16_000, abs=0.02)
     result = [
-        FoundSwitch(after.start, after.start, one.language, after.language)
-        for one, after in itertools.pairwise(spans)
+        FoundSwitch(after.start, after.start, span.language, after.language)
+        for span, after in itertools.pairwise(spans)
     ]
     assert score_switches(result, TRUTH, duration_s=spans[-1].end, tolerance_s=0.2).f1 == 1.0
 
@@ -111,7 +112,7 @@ def test_the_language_of_a_recording_is_that_of_its_transcription(model: Model) 
 
 def test_languages_outside_of_the_list_are_told(model: Model) -> None:
     transcription = model.transcribe(MIXED, language="en,es,fr")
-    assert {one.language for one in transcription} <= {"en", "es", "fr"}
+    assert {segment.language for segment in transcription} <= {"en", "es", "fr"}
     assert transcription.outside_languages.keys() == {"de"}
     assert transcription.outside_languages["de"] > 2.0
 
@@ -123,8 +124,8 @@ def test_recordings_read_together_are_read_as_alone(model: Model) -> None:
     together = dict(model.transcribe_files(sources, batch_size=2))
     for source in sources:
         alone = model.transcribe(source).collect()
-        assert [replace(one, avg_logprob=0.0) for one in together[source].segments] == [  # type: ignore[union-attr]
-            replace(one, avg_logprob=0.0) for one in alone.segments
+        assert [replace(segment, avg_logprob=0.0) for segment in together[source].segments] == [  # type: ignore[union-attr]
+            replace(segment, avg_logprob=0.0) for segment in alone.segments
         ]
 
 
@@ -166,7 +167,9 @@ def test_speech_that_a_text_left_before_a_change_goes_to_the_language_that_follo
         unsure = tuple(
             np.full(len(model.tokenizer.language_codes), 1.0 / len(model.tokenizer.language_codes))
         )
-        probed = tuple(ProbedPiece(one.start, one.end, unsure, 1.0, 0.0, is_alone=True) for one in pieces)
+        probed = tuple(
+            ProbedPiece(piece.start, piece.end, unsure, 1.0, 0.0, is_alone=True) for piece in pieces
+        )
         languages.restore(FollowerState(True, False, pieces=probed))
         late = [piece for piece in pieces if piece.start > 100 * start - 10]
         assert late

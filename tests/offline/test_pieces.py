@@ -186,10 +186,10 @@ class Found(SpeechFinder):
     """Finds the given speech, of which no pause separates the parts."""
 
     def __init__(self, result: list[SpeechSegment]) -> None:
-        self.found = result
+        self.result = result
 
     def segments(self, start_sample: int = 0, end_sample: int | None = None) -> list[SpeechSegment]:
-        return self.found
+        return self.result
 
 
 def test_pieces_do_not_overlap_where_speech_is_cut_within_a_frame() -> None:

@@ -36,14 +36,14 @@ def styled(segments: Sequence[Segment], options: TranscribeOptions = CLEAN) -> l
 
 def test_words_that_stay_keep_their_times() -> None:
     segment = spoken("Um, I I think. Now, uh, go um.", 2.0)
-    found = clean_segment(segment, "en")
-    assert found is not None
-    assert found.text == " I think. Now, go."
+    cleaned = clean_segment(segment, "en")
+    assert cleaned is not None
+    assert cleaned.text == " I think. Now, go."
     before = {word.start: word for word in segment.words or ()}
-    assert [word.word for word in found.words or ()] == [" I", " think.", " Now,", " go."]
-    assert all(before[word.start].end == word.end for word in found.words or ())
-    assert found.start == (found.words or ())[0].start == pytest.approx(2.6)
-    assert found.end == (found.words or ())[-1].end
+    assert [word.word for word in cleaned.words or ()] == [" I", " think.", " Now,", " go."]
+    assert all(before[word.start].end == word.end for word in cleaned.words or ())
+    assert cleaned.start == (cleaned.words or ())[0].start == pytest.approx(2.6)
+    assert cleaned.end == (cleaned.words or ())[-1].end
 
 
 def test_text_without_words_is_cleaned_too() -> None:
@@ -54,14 +54,14 @@ def test_text_without_words_is_cleaned_too() -> None:
 def test_words_of_which_spaces_part_none_go_together() -> None:
     """The tokenizer may cut "I-I" in two: what spaces part is one word for the rule."""
     words = (Word(" I", 0, 0.2, 0.9), Word("-I", 0.2, 0.4, 0.5), Word(" go.", 0.4, 0.8, 0.9))
-    found = clean_segment(Segment(0, 0, 1, " I-I go.", "en", words=words), "en")
-    assert found is not None
-    assert found.words == (Word(" I", 0, 0.4, 0.5), words[2])
+    cleaned = clean_segment(Segment(0, 0, 1, " I-I go.", "en", words=words), "en")
+    assert cleaned is not None
+    assert cleaned.words == (Word(" I", 0, 0.4, 0.5), words[2])
 
 
 def test_empty_segments_are_dropped() -> None:
-    found = styled([spoken("Hello."), spoken("Um.", 3.0, 1), spoken("Bye.", 5.0, 2)])
-    assert [one.text for one in found if isinstance(one, Segment)] == [" Hello.", " Bye."]
+    segments = styled([spoken("Hello."), spoken("Um.", 3.0, 1), spoken("Bye.", 5.0, 2)])
+    assert [segment.text for segment in segments if isinstance(segment, Segment)] == [" Hello.", " Bye."]
 
 
 def test_what_is_clean_is_the_same_segment() -> None:
@@ -94,8 +94,8 @@ def test_pauses_are_written_between_words_and_segments() -> None:
 
 def test_a_translation_is_cleaned_as_english() -> None:
     options = TranscribeOptions(decoding=DecodingOptions(task="translate", language="fi"), clean=True)
-    found = styled([replace(spoken("Um, so."), language="fi")], options)
-    assert [one.text for one in found if isinstance(one, Segment)] == [" So."]
+    segments = styled([replace(spoken("Um, so."), language="fi")], options)
+    assert [segment.text for segment in segments if isinstance(segment, Segment)] == [" So."]
 
 
 def test_calls_go_through_and_their_results_come_back() -> None:
@@ -105,24 +105,24 @@ def test_calls_go_through_and_their_results_come_back() -> None:
     said = script(at(0), *um, so, at(2), at(2), *um, at(5), at(5))
     english = TranscribeOptions(decoding=DecodingOptions(language="en"), read_again=False)
     plain, _ = run(said, rustle(5), english)
-    assert [one.text for one in plain] == [" Um, so", " Um,"]
+    assert [segment.text for segment in plain] == [" Um, so", " Um,"]
     clean, _ = run(said, rustle(5), replace(english, clean=True))
-    assert [(one.text, one.start, one.end) for one in clean] == [(" So", 0.0, 2.0)]
+    assert [(segment.text, segment.start, segment.end) for segment in clean] == [(" So", 0.0, 2.0)]
 
 
 @given(st.lists(st.sampled_from(["um,", "I", "the", "the,", "go", "thi-", "thinking.", "Uh"]), min_size=1))
 def test_times_ascend_and_words_are_the_text(pieces: list[str]) -> None:
     segment = spoken(" ".join(pieces), 1.0)
-    found = clean_segment(segment, "en")
-    if found is None:
+    cleaned = clean_segment(segment, "en")
+    if cleaned is None:
         assert all(piece.strip(",").lower() in ("um", "uh") for piece in pieces)
         return
-    words = found.words or ()
-    assert "".join(word.word for word in words) == found.text
+    words = cleaned.words or ()
+    assert "".join(word.word for word in words) == cleaned.text
     times = [time for word in words for time in (word.start, word.end)]
     assert times == sorted(times)
-    assert segment.start <= found.start <= times[0]
-    assert times[-1] <= found.end <= segment.end
+    assert segment.start <= cleaned.start <= times[0]
+    assert times[-1] <= cleaned.end <= segment.end
 
 
 def test_the_prompt_of_the_language_comes_before_every_other() -> None:
@@ -130,22 +130,22 @@ def test_the_prompt_of_the_language_comes_before_every_other() -> None:
     tokenizer = Tokenizer.for_model(51865, language="de")
     style = tokenizer.encode(" " + VERBATIM_PROMPTS["de"])
     names = tokenizer.encode(" Anna")
-    found = context_tokens(options, tokenizer, 448)
-    assert found[0] == tokenizer.sot_prev
-    assert found[1 : 1 + len(style) + len(names)] == [*style, *names]
-    assert len(found) == 224
-    assert found[-1] == 299
+    tokens = context_tokens(options, tokenizer, 448)
+    assert tokens[0] == tokenizer.sot_prev
+    assert tokens[1 : 1 + len(style) + len(names)] == [*style, *names]
+    assert len(tokens) == 224
+    assert tokens[-1] == 299
     other = context_tokens(replace(options, hotwords=None), tokenizer.with_language("fi"), 448)
     assert other == [tokenizer.sot_prev, *range(300 - 223, 300)]
 
 
 def test_english_only_models_have_the_english_prompt() -> None:
-    found = context_tokens(DecodingOptions(verbatim=True), Tokenizer.for_model(51864), 448)
-    assert Tokenizer.for_model(51864).decode(found).strip() == VERBATIM_PROMPTS["en"]
+    tokens = context_tokens(DecodingOptions(verbatim=True), Tokenizer.for_model(51864), 448)
+    assert Tokenizer.for_model(51864).decode(tokens).strip() == VERBATIM_PROMPTS["en"]
 
 
 def test_verbatim_text_is_tried_again_where_it_ends_in_a_loop() -> None:
     assert VERBATIM.fallback_of_window == replace(FallbackOptions(), max_loops=VERBATIM_LOOPS)
-    own = FallbackOptions(max_loops=9)
-    assert replace(VERBATIM, fallback=own).fallback_of_window == own
+    fallback = FallbackOptions(max_loops=9)
+    assert replace(VERBATIM, fallback=fallback).fallback_of_window == fallback
     assert TranscribeOptions().fallback_of_window == FallbackOptions()

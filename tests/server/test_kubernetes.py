@@ -21,7 +21,7 @@ MANIFESTS: dict[str, Any] = {
 }
 POD: dict[str, Any] = MANIFESTS["Deployment"]["spec"]["template"]["spec"]
 CONTAINER: dict[str, Any] = POD["containers"][0]
-ENVIRONMENT = {one["name"]: one["value"] for one in CONTAINER["env"]}
+ENVIRONMENT = {variable["name"]: variable["value"] for variable in CONTAINER["env"]}
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 

@@ -141,8 +141,8 @@ def test_every_kind_of_recording_is_translated(
     def greeting(self: Transcriber, *given: Any) -> Steps[dict[int, DecodingResult]]:
         """Nano has learnt no translation."""
         tokens = tuple(self.tokenizer.encode(" Good morning."))
-        found = yield from in_english(self, *given)
-        return {row: replace(each, tokens=tokens) for row, each in found.items()}
+        results = yield from in_english(self, *given)
+        return {row: replace(each, tokens=tokens) for row, each in results.items()}
 
     monkeypatch.setattr(Transcriber, "_in_english", greeting)
     words = ["--replace", str(tmp_path / "names.txt"), "--translate-to", "en", "-o"]

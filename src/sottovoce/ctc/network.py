@@ -389,7 +389,7 @@ def _onnx_network(path: Path) -> AcousticModel:
         network = streaming_network(step, labels, chunk_s=about.chunk_ms / 1000, frame_s=frame_s)
     elif inputs[about.samples].shape[0] == 1:
         network = AcousticModel(
-            lambda windows: [rows for one in windows for rows in alike([one])], labels, frame_s
+            lambda windows: [rows for window in windows for rows in alike([window])], labels, frame_s
         )
     else:
         network = AcousticModel(alike, labels, frame_s)

@@ -357,8 +357,8 @@ class LanguageFollower:
 
     def _probe_ahead(self, pieces: Sequence[SpeechSpan]) -> Steps[None]:
         log_mels = [self._features.log_mel(piece.start, piece.end) for piece in pieces]
-        found = yield from together([LanguageProbeCall(self._probe, [log_mel]) for log_mel in log_mels])
-        self._ahead |= {piece: probed for piece, (probed,) in zip(pieces, found, strict=True)}
+        probes = yield from together([LanguageProbeCall(self._probe, [log_mel]) for log_mel in log_mels])
+        self._ahead |= {piece: probed for piece, (probed,) in zip(pieces, probes, strict=True)}
 
     def _hear(self, piece: SpeechSpan) -> Steps[ProbedLanguage]:
         detection, stretch = self._detections.get(piece), self._stretch

@@ -502,7 +502,7 @@ def transcribe_with_both(
     draft = _Draft(second, first, recording, state, resume)
     if second.deferral.min_word_prob > 0.0:
         first = first.with_options(replace(first.options, word_timestamps=True), None)
-    first, draft_state = first.with_runtime(ObservedRuntime(first.runtime, after=draft.note)), draft.own
+    first, draft_state = first.with_runtime(ObservedRuntime(first.runtime, after=draft.note)), draft.progress
     with closing(first.transcribe(recording, draft_state, resume)) as segments:
         for segment in segments:
             draft.note()
@@ -523,7 +523,7 @@ class _Draft:
 
     def __post_init__(self, resume: ResumePoint | None) -> None:
         self._recording = self.recording.to_read_beside()
-        self.own = TranscriptionState(language=self.state.language)
+        self.progress = TranscriptionState(language=self.state.language)
         """Of the first model."""
         self._until_s = 0.0
         self._held: list[Segment] = []
@@ -531,10 +531,10 @@ class _Draft:
         if resume is not None:
             draft = resume.draft
             assert draft is not None, "that there was a second model was checked"
-            self.own, self._until_s, self._held = replace(draft.progress), draft.until_s, [*draft.held]
+            self.progress, self._until_s, self._held = replace(draft.progress), draft.until_s, [*draft.held]
 
     def note(self) -> None:
-        draft_state, state = self.own, self.state
+        draft_state, state = self.progress, self.state
         state.detection, state.duration = draft_state.detection, draft_state.duration
         state.language, state.outside_languages = draft_state.language, draft_state.outside_languages
         state.position = min(draft_state.position, self._until_s) if self._held else draft_state.position
@@ -558,18 +558,18 @@ class _Draft:
 
     def read(self, end_s: float) -> list[Segment]:
         start_s, held = self._until_s, self._held
-        has_gaps = any(start < end_s and end > start_s for start, end in self.own.skipped)
+        has_gaps = any(start < end_s and end > start_s for start, end in self.progress.skipped)
         self._held, self._until_s = [], max(start_s, end_s)
         if not (held or has_gaps) or end_s - start_s < 0.1:  # shorter ones hold no word
             return held
-        self.own.skipped = tuple(
+        self.progress.skipped = tuple(
             part
-            for start, end in self.own.skipped
+            for start, end in self.progress.skipped
             for part in ((start, min(end, start_s)), (max(start, end_s), end))
             if part[0] < part[1]
         )
         self.state.second_s += end_s - start_s
-        language = held[0].language if held else self.own.language
+        language = held[0].language if held else self.progress.language
         return self._read_by_second(start_s, end_s, language)
 
     def _read_by_second(self, start_s: float, end_s: float, language: str | None) -> list[Segment]:

@@ -201,7 +201,7 @@ class Numerals(TextFilter):
 
 
 def _tokens(text: str) -> list[_Token]:
-    return [_Token(found[0], *found.span()) for found in TOKEN.finditer(text)]
+    return [_Token(match[0], *match.span()) for match in TOKEN.finditer(text)]
 
 
 def _numbers(tokens: Sequence[_Token], language: str) -> list[Rewrite]:
