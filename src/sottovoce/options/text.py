@@ -84,7 +84,8 @@ class TextOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        object.__setattr__(self, "replacements", Replacements.of(self.replacements))
+        if self.replacements is not None:
+            object.__setattr__(self, "replacements", Replacements.of(self.replacements))
         words = self.mask_profanity
         if isinstance(words, Path | str):
             object.__setattr__(self, "mask_profanity", _read_words(Path(words)))
@@ -109,7 +110,8 @@ class TextOptions:
     def _filters(self) -> Iterator[TextFilter]:
         if self.numerals:
             yield Numerals()
-        yield from redacted(self.redact)
+        if self.redact:
+            yield redacted(self.redact)
         if self.mask_profanity:
             assert not isinstance(self.mask_profanity, Path), "read by __post_init__"
             yield masked(self.mask_profanity)

@@ -397,9 +397,9 @@ REDACTED = {
 """Rules of private data, by what they redact."""
 
 
-def redacted(kinds: Sequence[str]) -> Iterator[Replacements]:
-    if kinds:  # addresses first, as they may hold digits
-        yield Replacements(tuple(rule for kind, rule in reversed(REDACTED.items()) if kind in kinds))
+def redacted(kinds: Sequence[str]) -> Replacements:
+    # Addresses first, as they may hold digits.
+    return Replacements(tuple(rule for kind, rule in reversed(REDACTED.items()) if kind in kinds))
 
 
 def masked(words: Sequence[str]) -> Replacements:
