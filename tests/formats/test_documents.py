@@ -22,8 +22,8 @@ from sottovoce.formats.document import (
     word_document,
 )
 from sottovoce.formats.files import BINARY, FORMATS, writer_for, writers_for
-from sottovoce.formats.html import word_span
 from sottovoce.formats.output import write_document, write_transcript
+from sottovoce.formats.pages import word_span
 from sottovoce.options.transcribe import WriterOptions
 from sottovoce.types import (
     Event,

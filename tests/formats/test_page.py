@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sottovoce.formats.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.formats.output import TranscriptInfo
+from sottovoce.formats.pages import HtmlWriter, audio_link, embedded_audio
 from sottovoce.types import Segment, Word
 from tests.formats.transcripts import CHROMIUM, CLIPS
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sottovoce.cli.main import run
 from sottovoce.errors import MissingExtraError
 from sottovoce.formats import write_document, write_transcript, writer_for, writers_for
-from sottovoce.formats.paragraphs import LONG, paragraphs
+from sottovoce.formats.pages import LONG, paragraphs
 from sottovoce.types import Segment, Transcript
 from tests.formats.transcripts import module
 

@@ -29,7 +29,7 @@ from sottovoce.cli.progress import for_each_file, with_model
 from sottovoce.errors import OptionError
 from sottovoce.formats.files import READABLE, load_text, load_transcript, parse_text
 from sottovoce.formats.output import STANDARD_OUTPUT, info_of, label_of
-from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.pages import clock
 from sottovoce.formats.subtitle_files import check_ffmpeg, check_video, write_karaoke
 from sottovoce.options.schema import Option, from_values, options_of
 from sottovoce.options.transcribe import LONGEST_PICTURE_S, AlignOptions, PictureOptions, TranscribeOptions

@@ -19,7 +19,6 @@ from sottovoce.archive.results import is_recording
 from sottovoce.cli.options import OutputOptions, is_typed
 from sottovoce.errors import OptionError
 from sottovoce.formats.files import BINARY, FORMATS, extension_of, format_named, writer_for, writers_for
-from sottovoce.formats.html import HtmlWriter, audio_link, embedded_audio
 from sottovoce.formats.output import (
     STANDARD_OUTPUT,
     TranscriptInfo,
@@ -34,7 +33,7 @@ from sottovoce.formats.output import (
     pieces_of,
     writable_folder,
 )
-from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.pages import HtmlWriter, audio_link, clock, embedded_audio
 from sottovoce.formats.subtitles import CueWriter
 from sottovoce.options.schema import from_values
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions

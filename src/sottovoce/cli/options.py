@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from sottovoce.errors import OptionError
 from sottovoce.formats.files import FORMATS
-from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.pages import clock
 from sottovoce.lm import HOTWORD_WEIGHT
 from sottovoce.options.decoding import DecodingOptions, DeferralOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import SAME, Option, Values, changed, options_of

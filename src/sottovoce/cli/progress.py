@@ -14,7 +14,7 @@ import click
 from sottovoce.cli.invocation import Invocation, invocation_of, one_line
 from sottovoce.cli.options import ModelOptions, open_model
 from sottovoce.errors import AudioError, OutputError, SottovoceError, cause_of, is_out_of_memory
-from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.pages import clock
 from sottovoce.options.schema import from_values
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Segment

@@ -50,7 +50,7 @@ from sottovoce.cli.options import (
 )
 from sottovoce.errors import AudioError, OptionError, cause_of
 from sottovoce.formats.output import STANDARD_OUTPUT, document_names
-from sottovoce.formats.paragraphs import clock
+from sottovoce.formats.pages import clock
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.options.decoding import (
     BEAM_SIZE,

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce.errors import MissingExtraError, OptionError, cause_of
 from sottovoce.formats.document import JsonFullWriter, JsonWriter, transcript_of_json
-from sottovoce.formats.html import HtmlWriter
 from sottovoce.formats.output import Writer, label_of, open_output, write_document, write_transcript
-from sottovoce.formats.paragraphs import DocxWriter, MarkdownWriter
+from sottovoce.formats.pages import DocxWriter, HtmlWriter, MarkdownWriter
 from sottovoce.formats.plain import (
     CsvWriter,
     EafWriter,
