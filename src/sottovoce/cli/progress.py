@@ -127,12 +127,12 @@ def failure_line(error: Exception, name: str, advice: str) -> str:
     return f"input '{name}': failed with {kind}: {cause_of(error)}; --debug shows where"
 
 
-def progress_bar(*columns: ProgressColumn, quiet: bool = False, auto_refresh: bool = True) -> RichProgress:
+def progress_bar(*columns: ProgressColumn, auto_refresh: bool = True) -> RichProgress:
     """Make a bar for a terminal, and none for a pipe. columns: none are rich's default ones."""
     from rich.console import Console
     from rich.progress import Progress as RichProgress
 
-    disable = quiet or not sys.stderr.isatty()  # with FORCE_COLOR rich treats a pipe as a terminal
+    disable = not sys.stderr.isatty()  # with FORCE_COLOR rich treats a pipe as a terminal
     console = Console(stderr=True, highlight=False)
     return RichProgress(*columns, console=console, disable=disable, transient=True, auto_refresh=auto_refresh)
 

@@ -109,7 +109,7 @@ class Int8Table(nn.Module):
 class NativeLinear(nn.Module):
     """A linear layer of int8 weights and activations in the native kernels."""
 
-    def __init__(self, linear: nn.Linear, *, gelu: bool = False) -> None:
+    def __init__(self, linear: nn.Linear) -> None:
         import sottovoce_kernels as kernels
 
         super().__init__()
@@ -118,7 +118,7 @@ class NativeLinear(nn.Module):
         self._n_out, self._n_in = weight.shape
         address = 0 if bias is None else bias.data_ptr()
         self._table = kernels.Linear(weight.data_ptr(), address, self._n_out, self._n_in)
-        self._epilogue = kernels.GELU if gelu else kernels.STORE
+        self._epilogue = kernels.STORE
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.detach().float().contiguous()

@@ -72,11 +72,9 @@ def read_compact(path: Path = NANO_ASSET) -> Checkpoint:
     return validated(checkpoint, source)
 
 
-def compact_languages(path: Path = NANO_ASSET) -> tuple[str, ...] | None:
-    """Read the trained languages from a file's header; None: all of the vocabulary. Raises:
-    CheckpointError.
-    """
-    return _load(path)[0].languages
+def compact_languages() -> tuple[str, ...] | None:
+    """Read the trained languages from the bundled file's header; None: all of the vocabulary."""
+    return _load(NANO_ASSET)[0].languages
 
 
 CODEC = Codec(read_compact)
