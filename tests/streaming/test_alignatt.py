@@ -203,17 +203,17 @@ def test_the_kernels_end_a_step_as_numpy_does(seed: int, instruction_set: str) -
                 tracked.extend(histories[[0, 1, 1, 3], :, token])
     finally:
         kernels.use(before)
-    for one, other in zip(*(tracked.parts for tracked in both), strict=True):
-        expected, found = one.outputs[0], other.outputs[0]
-        assert np.array_equal(found[:, :11], expected[:, :11])  # frontier, ends and tokens
-        np.testing.assert_allclose(found[:, 11:], expected[:, 11:], rtol=2e-6, atol=2e-6)
-        np.testing.assert_allclose(other.outputs[1], one.outputs[1], rtol=1e-6)
-        for kept, told in zip(one.kept, other.kept, strict=True):
+    for ours, theirs in zip(*(tracked.parts for tracked in both), strict=True):
+        expected, result = ours.outputs[0], theirs.outputs[0]
+        assert np.array_equal(result[:, :11], expected[:, :11])  # frontier, ends and tokens
+        np.testing.assert_allclose(result[:, 11:], expected[:, 11:], rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(theirs.outputs[1], ours.outputs[1], rtol=1e-6)
+        for kept, theirs_kept in zip(ours.kept, theirs.kept, strict=True):
             assert isinstance(kept, RunningStatistics)
-            assert isinstance(told, RunningStatistics)
-            assert float(kept.n_tokens[0, 0]) == told.n_tokens
-            assert np.array_equal(told.mean, kept.mean)
-            assert np.array_equal(told.squares, kept.squares)
+            assert isinstance(theirs_kept, RunningStatistics)
+            assert float(kept.n_tokens[0, 0]) == theirs_kept.n_tokens
+            assert np.array_equal(theirs_kept.mean, kept.mean)
+            assert np.array_equal(theirs_kept.squares, kept.squares)
 
 
 @pytest.mark.parametrize("in_kernels", [False, True])
@@ -348,9 +348,9 @@ def test_a_looping_model_is_stopped() -> None:
     looping = FakeBackend(Script(tuple(ScriptedToken(token, 3 * i) for i in range(40))))
     states = looping.encode(window_features([log_mel(say(["time"] * 8))], 400))
     request = AlignAttRequest(PREFIX, StopRules(frame_threshold=0))
-    (found,) = decoded(AlignAttDecoder(looping, TOKENIZER.eot, VOCABULARY), [states], [request])
-    assert found.stop_reason is StopReason.REPEATED
-    assert found.tokens == (token,)
+    (hypothesis,) = decoded(AlignAttDecoder(looping, TOKENIZER.eot, VOCABULARY), [states], [request])
+    assert hypothesis.stop_reason is StopReason.REPEATED
+    assert hypothesis.tokens == (token,)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -366,8 +366,9 @@ def test_windows_of_different_length_are_decoded_as_alone(beam_size: int, is_sta
         for window in windows:
             model.rows().admit(window)
     decoder = AlignAttDecoder(model, TOKENIZER.eot, VOCABULARY, beam_size)
-    alone = [decoded(decoder, [one], [request])[0] for one, request in zip(windows, requests, strict=True)]
-    assert [one.tokens[0] for one in alone] == [TOKEN_OF["time"], TOKEN_OF["way"]]
+    given = zip(windows, requests, strict=True)
+    alone = [decoded(decoder, [window], [request])[0] for window, request in given]
+    assert [each.tokens[0] for each in alone] == [TOKEN_OF["time"], TOKEN_OF["way"]]
     assert_same(decoded(decoder, windows, requests), alone)
     assert_same(decoded(decoder, windows[::-1], requests[::-1]), alone[::-1])
 
@@ -388,13 +389,13 @@ def test_a_longer_window_is_decoded_after_many_shorter_ones() -> None:
 
 
 def assert_same(ours: Sequence[AlignAttHypothesis], theirs: Sequence[AlignAttHypothesis]) -> None:
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.tokens
-        assert (one.tokens, one.frames, one.stop_reason) == (other.tokens, other.frames, other.stop_reason)
-        assert one.held_back_token == other.held_back_token
-        assert one.no_speech_prob == pytest.approx(other.no_speech_prob)
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
-        assert one.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-5)
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.tokens
+        assert (our.tokens, our.frames, our.stop_reason) == (their.tokens, their.frames, their.stop_reason)
+        assert our.held_back_token == their.held_back_token
+        assert our.no_speech_prob == pytest.approx(their.no_speech_prob)
+        assert our.logprobs == pytest.approx(their.logprobs, abs=1e-5)
+        assert our.avg_logprob == pytest.approx(their.avg_logprob, abs=1e-5)
 
 
 def test_sessions_that_begin_at_once_share_a_vocabulary() -> None:
@@ -402,9 +403,9 @@ def test_sessions_that_begin_at_once_share_a_vocabulary() -> None:
     LiveVocabulary._computed.cache_clear()
     at_once = threading.Barrier(8)
 
-    def made(_: int) -> LiveVocabulary:
+    def vocabulary(_: int) -> LiveVocabulary:
         at_once.wait()
         return LiveVocabulary.of(TOKENIZER, TOKENIZER.n_vocab)
 
     with ThreadPoolExecutor(8) as threads:
-        assert len(set(threads.map(made, range(8)))) == 1
+        assert len(set(threads.map(vocabulary, range(8)))) == 1

@@ -31,11 +31,12 @@ class Decoded:
 
 
 def words_of(words: Sequence[Decoded], n_frames: int = N_FRAMES) -> list[HypothesisWord]:
-    found = []
-    for one in words:
-        last = n_frames - one.n_behind
-        found.append(HypothesisWord(Word(one.text, last / 50, last / 50 + 0.1, one.probability), (1,), last))
-    return found
+    placed = []
+    for word in words:
+        last = n_frames - word.n_behind
+        timed = Word(word.text, last / 50, last / 50 + 0.1, word.probability)
+        placed.append(HypothesisWord(timed, (1,), last))
+    return placed
 
 
 class Readings:
@@ -69,15 +70,15 @@ def test_a_word_is_safe_by_its_distance_its_probability_and_its_readings(
 ) -> None:
     readings = Readings()
     for n_seen in range(1, 5):
-        found = readings.n_stable(Decoded(" time", probability, n_behind))
-        assert found == (after is not None and n_seen >= after)
+        n_stable = readings.n_stable(Decoded(" time", probability, n_behind))
+        assert n_stable == (after is not None and n_seen >= after)
 
 
 @pytest.mark.parametrize(("step", "after"), [(10, 6), (25, 3), (50, 2), (75, 2)])
 def test_what_counts_is_audio_and_not_the_number_of_readings(step: int, after: int) -> None:
     readings = Readings()
-    found = [readings.n_stable(Decoded(" time", 0.5, NEAR), after=step) for _ in range(after)]
-    assert found == [0] * (after - 1) + [1]
+    counts = [readings.n_stable(Decoded(" time", 0.5, NEAR), after=step) for _ in range(after)]
+    assert counts == [0] * (after - 1) + [1]
 
 
 def test_unsure_words_at_the_beginning_wait_for_a_second_reading() -> None:
@@ -132,7 +133,7 @@ def test_a_lost_reading_is_forgotten() -> None:
 
 WORDS = st.builds(Decoded, st.sampled_from([" a", " b", " c"]), st.floats(0.0, 1.0), st.integers(0, 120))
 READINGS = st.lists(
-    st.lists(WORDS, max_size=6).map(lambda w: sorted(w, key=lambda one: -one.n_behind)), max_size=6
+    st.lists(WORDS, max_size=6).map(lambda w: sorted(w, key=lambda word: -word.n_behind)), max_size=6
 )
 CHOSEN = st.builds(CommitOptions, commit_prob=st.floats(0.0, 1.0), agreed_s=st.floats(0.0, 4.0))
 NEARNESS = st.integers(0, 60)

@@ -61,17 +61,17 @@ def test_the_probe_leaves_the_transcript_as_it_is_bit_by_bit(model: Model) -> No
     rng = random.Random(0)
 
     def words(probing: bool) -> list[object]:
-        reading, found = Reading(StreamOptions(), model=model.backend, tokenizer=model.tokenizer), []
+        reading, results = Reading(StreamOptions(), model=model.backend, tokenizer=model.tokenizer), []
         for start in range(0, len(audio), 16_000):
             reading.append(audio[start : start + 16_000])
             window = reading.encode()
             if probing:
                 ends = [rng.randint(1, window.n_frames) for _ in range(5)]
                 probe.detect_spans(window.encoded, [(0, end) for end in ends])
-            found += reading.read(window)
+            results += reading.read(window)
             if probing:
                 probe.detect_spans(window.encoded, [(0, window.n_frames)])
-        return [*found, *reading.read(reading.encode(), final=True)]
+        return [*results, *reading.read(reading.encode(), final=True)]
 
     assert words(probing=True) == words(probing=False)
 
@@ -117,7 +117,7 @@ def test_windows_encoded_in_any_way_are_decoded_together_as_alone(
         )
         for code in ("en", "de")
     ]
-    alone = [decoded(reader, [one], [request])[0] for one, request in zip(heard, requests, strict=True)]
+    alone = [decoded(reader, [states], [request])[0] for states, request in zip(heard, requests, strict=True)]
     for ours, theirs in zip(decoded(reader, heard, requests), alone, strict=True):
         assert (ours.tokens, ours.frames, ours.stop_reason) == (
             theirs.tokens,

@@ -45,10 +45,10 @@ class Counting:
         return getattr(self._inner, name)
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
-        found: list[IncrementalResult] = self._inner.encode_incremental(windows)
+        results: list[IncrementalResult] = self._inner.encode_incremental(windows)
         self.asked["encode_incremental"] += 1
-        self.n_frames += sum(one.n_computed for one in found)
-        return found
+        self.n_frames += sum(result.n_computed for result in results)
+        return results
 
 
 class Thin(Counting):
@@ -112,13 +112,13 @@ def test_what_a_probe_encoded_is_not_encoded_again_for_the_words(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where both end at the same sample, and with the words that come otherwise."""
-    found = []
+    outcomes = []
     for _ in range(2):
         model = Thin(backend())
         live = session(["en", "de"], model=model, probe=ProbeOptions(3.0, 0.5, 0.25))  # type: ignore[arg-type]
         events = listen(live, say(["time", "year", "people", "way", "day"]), chunk)
-        found.append((words_of(events), model.asked["encode_incremental"]))
+        outcomes.append((words_of(events), model.asked["encode_incremental"]))
         monkeypatch.setattr(UtteranceEncoder, "_result_of_probe", lambda *_: None)
-    (words, n_encoded), (words_before, n_before) = found
+    (words, n_encoded), (words_before, n_before) = outcomes
     assert words == words_before == ["time", "year", "people", "way", "day"]
     assert n_encoded < n_before

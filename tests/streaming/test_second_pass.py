@@ -181,8 +181,8 @@ def test_a_final_after_the_end_of_a_sentence_begins_with_a_capital(model: Model,
     assert reader.words(first, 0.0, before, running)
     said = (*before[:-1], replace(before[-1], word=before[-1].word + end))
     reader._window[-1] = replace(reader._window[-1], words=said)
-    found = reader.words(second, len(first) / SAMPLE_RATE, whole[len(before) :], running)
-    text = "".join(word.word for word in found or ())
+    revised = reader.words(second, len(first) / SAMPLE_RATE, whole[len(before) :], running)
+    text = "".join(word.word for word in revised or ())
     rest = "".join(word.word for word in whole[len(before) :])
     assert rest == rest.lower()
     assert text == (" " + rest[1:].capitalize() if end == "." else rest)
@@ -207,7 +207,7 @@ def test_words_that_are_not_read_are_the_prompt_of_the_next_reading(model: Model
     options = model.options(TranscribeOptions(word_timestamps=True), language="en")
     reader = transcription.UtteranceTranscription(model.transcriber(options), is_same_model=True)
     assert reader.words(first, 50.0, certain, running) is None
-    found = reader.words(second, 100.0, words, running)
+    revised = reader.words(second, 100.0, words, running)
     prompt = "".join(word.word for word in words)
     alone, prompted = (
         model.transcribe(
@@ -215,7 +215,7 @@ def test_words_that_are_not_read_are_the_prompt_of_the_next_reading(model: Model
         ).words
         for text in (None, prompt)
     )
-    assert found == tuple(replace(word, start=word.start + 100, end=word.end + 100) for word in prompted)
+    assert revised == tuple(replace(word, start=word.start + 100, end=word.end + 100) for word in prompted)
     assert prompted != alone
 
 

@@ -36,23 +36,23 @@ def test_all_words_once_and_in_order(threshold: float, chunk_s: float, careful: 
     """By AlignAtt alone, and where words must be sure as well."""
     words = spoken("en", 20)
     options = StreamOptions() if careful else ALIGNATT
-    _, found = run(say(words), replace(options, frame_threshold=threshold, chunk_s=chunk_s))
-    assert text(found) == words
+    _, read = run(say(words), replace(options, frame_threshold=threshold, chunk_s=chunk_s))
+    assert text(read) == words
 
 
 def test_the_tail_is_flushed() -> None:
-    _, found = run(say(["time", "year"])[: -round(0.1 * SAMPLE_RATE)])
-    assert text(found) == ["time", "year"]
+    _, read = run(say(["time", "year"])[: -round(0.1 * SAMPLE_RATE)])
+    assert text(read) == ["time", "year"]
 
 
 def test_word_times_are_where_the_words_are() -> None:
     words = spoken("en", 50)
-    _, found = run(say(words), StreamOptions(audio_max_len_s=8.0, audio_trim_s=2.0))
-    assert text(found) == words
-    for i, word in enumerate(found):
+    _, read = run(say(words), StreamOptions(audio_max_len_s=8.0, audio_trim_s=2.0))
+    assert text(read) == words
+    for i, word in enumerate(read):
         assert abs(word.start - 0.4 * i) <= 0.1, f"word {i} drifted"
         assert min(word.end, 0.4 * i + 0.3) - max(word.start, 0.4 * i) >= 0.08, "most of it is in the word"
-    assert all(a.end <= b.start for a, b in pairwise(found))
+    assert all(a.end <= b.start for a, b in pairwise(read))
 
 
 @pytest.mark.quick(1)
@@ -60,8 +60,8 @@ def test_word_times_are_where_the_words_are() -> None:
 def test_trimming_loses_nothing(max_len_s: float) -> None:
     words = spoken("en", 60, seed=3)
     options = StreamOptions(audio_max_len_s=max_len_s, audio_trim_s=max_len_s / 3)
-    live, found = run(say(words), options)
-    assert text(found) == words
+    live, read = run(say(words), options)
+    assert text(read) == words
     assert held_s(live) <= max_len_s + 0.5
 
 
@@ -71,8 +71,8 @@ def test_dropped_text_becomes_the_prompt_within_its_limit() -> None:
     options = StreamOptions(
         audio_max_len_s=4.0, audio_trim_s=1.0, static_prompt="names and terms", max_context_tokens=50
     )
-    live, found = run(say(words), options)
-    assert text(found) == words
+    live, read = run(say(words), options)
+    assert text(read) == words
     prefix = utterance_of(live).prefix("en")
     assert prefix.sot == 51
     said = TOKENIZER.decode(prefix.tokens[1 : prefix.sot])
@@ -134,8 +134,8 @@ MODES = [
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_the_encoders_context_changes_no_word(mode: EncoderMode) -> None:
     words = spoken("en", 20)
-    _, found = run(say(words), replace(ALIGNATT, encoder=mode))
-    assert text(found) == words
+    _, read = run(say(words), replace(ALIGNATT, encoder=mode))
+    assert text(read) == words
 
 
 def test_the_encoder_sees_no_more_than_it_needs() -> None:
@@ -165,8 +165,8 @@ def test_growing_audio_is_encoded_as_the_checkpoint_bears_it_or_as_asked() -> No
 
 def test_a_tail_of_its_own_is_not_thinned_as_a_full_window_is() -> None:
     """Anchors and stride of base are of padding up to 30 s; behind less of it each frame is computed."""
-    found = encoder_mode(StreamOptions(encoder=BASE, tail_s=DENSE.tail_s), backend())
-    assert found == replace(DENSE, refresh_s=BASE.refresh_s, between_s=BASE.between_s)
+    mode = encoder_mode(StreamOptions(encoder=BASE, tail_s=DENSE.tail_s), backend())
+    assert mode == replace(DENSE, refresh_s=BASE.refresh_s, between_s=BASE.between_s)
 
 
 @pytest.mark.parametrize("max_len_s", [1.0, 6.0, 10.0, 30.0])
@@ -180,8 +180,8 @@ def test_audio_without_words_is_cut_too() -> None:
     hum = np.random.default_rng(0).normal(0, 0.003, 20 * SAMPLE_RATE).astype(np.float32)
     words = spoken("en", 10)
     options = replace(ALIGNATT, audio_max_len_s=6.0, audio_trim_s=2.0)
-    live, found = run(np.concatenate([hum, say(words)]), options)
-    assert text(found) == words
+    live, read = run(np.concatenate([hum, say(words)]), options)
+    assert text(read) == words
     assert held_s(live) <= 6.5
 
 

@@ -113,13 +113,13 @@ def test_dropped_words_become_the_prompt_of_their_language() -> None:
 
 def prefixes(calls: Sequence[ModelCall[object]]) -> list[tuple[str, str, str]]:
     """The language, prompt and committed text of every decoding."""
-    found = []
+    requests = []
     for request in [call.given for call in calls if isinstance(call, DecodeCall)]:
         tokens, sot = request.prefix.tokens, request.prefix.sot
         language = TOKENIZER.language_codes[tokens[sot + 1] - TOKENIZER.sot - 1]
         before = TOKENIZER.decode([token for token in tokens[:sot] if token < TOKENIZER.eot])
-        found.append((language, before, TOKENIZER.decode(request.prefix.committed)))
-    return found
+        requests.append((language, before, TOKENIZER.decode(request.prefix.committed)))
+    return requests
 
 
 def test_an_initial_prompt_is_before_the_first_words_alone() -> None:

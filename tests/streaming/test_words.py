@@ -22,21 +22,21 @@ frames = st.lists(st.integers(0, 6), max_size=5)
 
 
 @given(st.lists(st.integers(0, 1500), max_size=60))
-def test_frames_rise_and_rising_frames_stay(found: list[int]) -> None:
-    rising = nondecreasing(found)
-    assert len(rising) == len(found)
+def test_frames_rise_and_rising_frames_stay(frames: list[int]) -> None:
+    rising = nondecreasing(frames)
+    assert len(rising) == len(frames)
     assert rising == sorted(rising)
     assert nondecreasing(rising) == rising
 
 
 @given(frames)
-def test_no_rising_sequence_is_nearer(found: list[int]) -> None:
+def test_no_rising_sequence_is_nearer(frames: list[int]) -> None:
     """Against every rising sequence over the same range."""
     nearest = min(
-        sum(abs(a - b) for a, b in zip(found, other, strict=True))
-        for other in itertools.combinations_with_replacement(range(7), len(found))
+        sum(abs(a - b) for a, b in zip(frames, other, strict=True))
+        for other in itertools.combinations_with_replacement(range(7), len(frames))
     )
-    assert sum(abs(a - b) for a, b in zip(found, nondecreasing(found), strict=True)) == nearest
+    assert sum(abs(a - b) for a, b in zip(frames, nondecreasing(frames), strict=True)) == nearest
 
 
 def test_a_stray_frame_moves_no_other() -> None:
@@ -93,12 +93,12 @@ said = st.lists(st.tuples(st.sampled_from(TOKENS), st.integers(0, N_FRAMES - 1))
 
 @given(said, st.sampled_from(["en", "de", "zh", "km"]), st.booleans(), st.floats(2.0, 12.0))
 def test_words_have_a_length_and_an_order(
-    found: list[tuple[int, int]], language: str, final: bool, after_s: float
+    pairs: list[tuple[int, int]], language: str, final: bool, after_s: float
 ) -> None:
     """Of whatever tokens and frames: within the window, each after the one before."""
-    tokens, at = tuple(token for token, _ in found), [frame for _, frame in found]
-    found_words = built(reading(tokens, at), language, final=final, after_s=after_s)
-    words = [one.word for one in found_words]
+    tokens, at = tuple(token for token, _ in pairs), [frame for _, frame in pairs]
+    timed = built(reading(tokens, at), language, final=final, after_s=after_s)
+    words = [word.word for word in timed]
     for word in words:
         assert after_s <= word.start < word.end <= max(after_s + 0.02, WINDOW.end_s) + 1e-9
         assert word.word
@@ -140,10 +140,10 @@ def test_words_attended_to_at_one_frame_have_an_order_still() -> None:
     ],
 )
 def test_punctuation_goes_with_a_word(text: str, words: list[str]) -> None:
-    found = texts(words_of(text, final=True))
-    assert "".join(found) == text
-    assert all(any(map(str.isalnum, word)) for word in found)
-    assert found[-1] == words[-1]
+    parts = texts(words_of(text, final=True))
+    assert "".join(parts) == text
+    assert all(any(map(str.isalnum, word)) for word in parts)
+    assert parts[-1] == words[-1]
 
 
 def test_a_mark_alone_waits_for_its_word_and_is_said_at_the_end() -> None:
@@ -184,11 +184,11 @@ SCRIPTS = {
 def test_scripts_without_spaces_wait_for_none(language: str) -> None:
     """Nothing but the end of the audio holds a word back, and that holds the newest one at most."""
     text = SCRIPTS[language]
-    found = words_of(text, language, ending=StopReason.FRONTIER, held_back=text[0])
-    assert len(found) > 1
-    assert text.startswith("".join(texts(found)))
-    assert len("".join(texts(found))) >= len(text) - 3
-    assert all(any(map(str.isalnum, word)) for word in texts(found)), "signs stay with their letters"
+    shown = words_of(text, language, ending=StopReason.FRONTIER, held_back=text[0])
+    assert len(shown) > 1
+    assert text.startswith("".join(texts(shown)))
+    assert len("".join(texts(shown))) >= len(text) - 3
+    assert all(any(map(str.isalnum, word)) for word in texts(shown)), "signs stay with their letters"
 
 
 def test_a_word_grows_until_the_next_one_begins() -> None:
@@ -211,8 +211,8 @@ def test_words_that_repeat_at_the_end_wait_for_others() -> None:
     def without_loop(text: str, committed: tuple[str, ...] = ()) -> list[str]:
         tokens = tuple(TOKENIZER.encode(text))
         hypothesis = reading(tokens, [20 * i for i in range(len(tokens))], StopReason.END_OF_TEXT, None)
-        found = Reading(WINDOW, WordBuilder(TOKENIZER.with_language("en")), 0.0, committed)
-        return texts(found.without_loop(hypothesis))
+        window = Reading(WINDOW, WordBuilder(TOKENIZER.with_language("en")), 0.0, committed)
+        return texts(window.without_loop(hypothesis))
 
     assert without_loop(" yes no no") == [" yes", " no", " no"]
     assert without_loop(" yes no no, no") == [" yes", " no"]
