@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from unittest.mock import Mock
 
@@ -11,11 +14,13 @@ import numpy as np
 import pytest
 
 from sottovoce.audio.io import Recording
+from sottovoce.audio.vad import VadStream
 from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
 from sottovoce.models.devices import Device
 from sottovoce.models.dims import BASE
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.runtime.batching import ON_ACCELERATOR, BatchingRuntime
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.session import Session
@@ -56,20 +61,21 @@ def spoken(*languages: SpokenLanguage) -> Script:
 
 
 def python_calls(work: Callable[[], object]) -> int:
-    """Count the calls of functions in this thread, without `text`, which the fake backend uses."""
-    n_calls = 0
+    """Count the calls of functions in this thread and new ones, without `text` of the fake backend."""
+    n_calls: Counter[int] = Counter()
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        nonlocal n_calls
         file = frame.f_code.co_filename
-        n_calls += event == "call" and "/sottovoce/" in file and "/text/" not in file
+        n_calls[threading.get_ident()] += event == "call" and "/sottovoce/" in file and "/text/" not in file
 
+    threading.setprofile(note)
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return n_calls
+        threading.setprofile(None)
+    return n_calls.total()
 
 
 def test_a_recording_is_read_once_encoded_at_once_and_decoded_together(
@@ -139,6 +145,33 @@ def test_two_updates_of_a_live_session_take_few_calls_and_one_request(
     monkeypatch.setattr(DirectRuntime, "run", requested)
     pieces = np.array_split(voice(WINDOW_S, (0, WINDOW_S)), round(WINDOW_S / 0.5))
     n_calls = python_calls(lambda: [session.push(piece) for piece in pieces])
-    assert n_calls < 1_650 * len(pieces)
+    assert n_calls < 1_300 * len(pieces)
     assert requested.call_count == len(pieces)
     assert len(backend.encoded) >= 2 * len(pieces) - 2
+
+
+def test_two_updates_of_sixteen_live_sessions_take_few_calls_each() -> None:
+    n_sessions, n_pushes = 16, 8
+    backend = Counting(spoken(SpokenLanguage("en", 0, 1500)))
+    pieces = np.array_split(voice(0.5 * n_pushes, (0, 0.5 * n_pushes)), n_pushes)
+    are_open = threading.Barrier(n_sessions)
+    options = LiveOptions(languages=("en",))
+    Session(backend, TOKENIZER, options)  # the vocabulary is made once
+
+    def push(runtime: BatchingRuntime) -> None:
+        with runtime.caller() as caller:
+            are_open.wait(20)
+            session = Session(backend, TOKENIZER, options, vad=VadStream(model=Loud()), runtime=caller)
+            for piece in pieces:
+                session.push(piece)
+
+    def work() -> None:
+        runtime = BatchingRuntime(backend, ON_ACCELERATOR, waits_for_all=True)
+        with ThreadPoolExecutor(n_sessions) as threads:
+            list(threads.map(push, [runtime] * n_sessions))
+        runtime.close()
+        runtime.join(20)
+
+    n_calls = python_calls(work)
+    assert set(backend.encoded) == {n_sessions}
+    assert n_calls < 850 * n_sessions * n_pushes
