@@ -325,9 +325,11 @@ class CallBatcher:
 
     def _has_row_memory(self, n_windows: int) -> bool:
         """Return whether new rows have room for so many windows, or nothing holds any."""
+        if not n_windows:
+            return True
         running = (*self._together.values(), *self._decoding.values())
         is_held = any(batches.holds_rows for batches in running)
-        return not (n_windows and is_held) or self._backend.rows().has_room(n_windows)
+        return not is_held or self._backend.rows().has_room(n_windows)
 
     @property
     def n_live(self) -> int:

@@ -211,8 +211,10 @@ def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     ones.
     """
     n, n_repeated = BABBLE_TOKENS, count_repeated(tokens, max_repeats, least=8)
-    if n_repeated or len(tokens) < n or max_repeats >= n or len({*tokens[-n:]}) > BABBLE_DISTINCT:
+    if n_repeated or len(tokens) < n or max_repeats >= n:
         return n_repeated
+    if len({*tokens[-BABBLE_DISTINCT - 1 :]}) > BABBLE_DISTINCT or len({*tokens[-n:]}) > BABBLE_DISTINCT:
+        return 0
     while n < len(tokens) and len(set(tokens[-n - 1 :])) <= BABBLE_DISTINCT:
         n += 1
     return n
@@ -279,6 +281,9 @@ class ActiveRequest:
         self.n_candidates = beam_size + 1 if beam_size > 1 else 1
         self.cache = cache if cache and cache.applies_to(self.prefix.tokens, self.n_frames) else None
         self.n_cached = 0 if self.cache is None else len(self.cache.tokens)
+        n_recomputed, self.n_to_cache = self.request.n_recomputed, 0
+        if n_recomputed is not None:
+            self.n_to_cache = max(self.n_cached, len(self.prefix.tokens) - max(1, n_recomputed))
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
         self.lm_rows = self.decoder.lm_rows(self.prefix.committed)
         self._committed = self.prefix.committed
@@ -288,13 +293,6 @@ class ActiveRequest:
         room = max(0, self.decoder.backend.dims.n_text_ctx - len(self.prefix.tokens))
         self._most_tokens = min(room, self.request.rules.max_tokens)
         self._finished: list[AlignAttHypothesis] = []
-
-    @property
-    def n_to_cache(self) -> int:
-        n_recomputed = self.request.n_recomputed
-        if n_recomputed is None:
-            return 0
-        return max(self.n_cached, len(self.prefix.tokens) - max(1, n_recomputed))
 
     @property
     def computes_sot(self) -> bool:

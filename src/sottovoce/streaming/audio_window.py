@@ -34,9 +34,14 @@ class AudioWindow:
     log_mel: Floats
     start_sample: int
     n_frames: int = field(init=False)
+    start_s: float = field(init=False)
+    end_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n_frames", self.encoded.n_content_frames[0])
+        n_frames, start_s = self.encoded.n_content_frames[0], self.start_sample / SAMPLE_RATE
+        object.__setattr__(self, "n_frames", n_frames)
+        object.__setattr__(self, "start_s", start_s)
+        object.__setattr__(self, "end_s", start_s + n_frames / FRAMES_PER_SECOND)
 
     def quietest_s(self, start_s: float, end_s: float) -> float:
         """Return the middle (s) of the quietest frame in a span, or start_s."""
@@ -45,14 +50,6 @@ class AudioWindow:
             return start_s
         loud = loudness(self.log_mel[:, : self.n_frames * MELS_PER_FRAME])[first:end]
         return self.seconds(first + quietest_frame(loud, 0)) + 0.5 / FRAMES_PER_SECOND
-
-    @property
-    def start_s(self) -> float:
-        return self.start_sample / SAMPLE_RATE
-
-    @property
-    def end_s(self) -> float:
-        return self.start_s + self.n_frames / FRAMES_PER_SECOND
 
     def seconds(self, frame: int) -> float:
         return self.start_s + frame / FRAMES_PER_SECOND

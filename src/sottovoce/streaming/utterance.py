@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, takewhile
 
 from sottovoce.audio.mel import MELS_PER_FRAME, quiet_frames, quietest_frame, smoothed
@@ -319,8 +320,11 @@ class PromptContext:
         history = self._history[-room:] if room else ()
         static = self._static[: self._limit]
         prompt = (self._tokenizer.sot_prev, *static, *history) if static or history else ()
-        start = self._tokenizer.sot_sequence_including_notimestamps
-        return DecoderPrefix((*prompt, *start, *committed), len(prompt), len(committed))
+        return DecoderPrefix((*prompt, *self._start, *committed), len(prompt), len(committed))
+
+    @cached_property
+    def _start(self) -> tuple[int, ...]:
+        return self._tokenizer.sot_sequence_including_notimestamps
 
 
 RETRY_AFTER_S = 0.8
