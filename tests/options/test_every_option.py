@@ -25,7 +25,7 @@ from sottovoce.options.schema import ApiField, Option, changed, check_options, f
 from sottovoce.options.transcribe import TranscribeOptions, WriterOptions
 from sottovoce.server.api import document
 from sottovoce.server.apis.sottovoce_live import SessionRequest, with_changes
-from sottovoce.server.apis.whisper_cpp import inference_request
+from sottovoce.server.apis.whisper_servers import inference_request
 from sottovoce.server.app import APIS
 from sottovoce.server.errors import ApiError
 from sottovoce.server.fields import FORM, LIVE, Fields, fields_of, read_field, read_form, schema_of

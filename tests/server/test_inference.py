@@ -15,7 +15,7 @@ from sottovoce.audio.io import load_audio
 from sottovoce.decoding.filters import suppressed_tokens
 from sottovoce.options.decoding import NON_SPEECH, SPECIALS_ALONE
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.server.apis.whisper_cpp import inference_request, with_turn_marks
+from sottovoce.server.apis.whisper_servers import inference_request, with_turn_marks
 from sottovoce.server.fields import Fields, fields_of
 from sottovoce.server.settings import ModelSettings
 from sottovoce.text.tokenizer import Tokenizer

@@ -1,6 +1,6 @@
 """The declaration of an API: its routes, their authentication, error format and OpenAPI descriptions.
 
-An API is a module in `apis` that exports an `Api`, and its line in `app`.
+An API is an `Api` of a module in `apis`, and its line in `app`.
 """
 
 from __future__ import annotations

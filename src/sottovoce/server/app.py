@@ -38,8 +38,7 @@ from sottovoce.server.apis import (
     openai_realtime,
     operations,
     sottovoce_live,
-    whisper_asr,
-    whisper_cpp,
+    whisper_servers,
 )
 from sottovoce.server.auth import AccessControl
 from sottovoce.server.errors import ApiError, logged_api_error, shutting_down
@@ -55,8 +54,8 @@ APIS = (
     operations.API,
     openai_files.API,
     openai_realtime.API,
-    whisper_cpp.API,
-    whisper_asr.API,
+    whisper_servers.WHISPER_CPP,
+    whisper_servers.WHISPER_ASR,
     convert.API,
     jobs.API,
     deepgram.API,

@@ -1,4 +1,8 @@
-"""`/inference` and `/load` of whisper.cpp's server: a form in, text or subtitles out."""
+"""Requests of other Whisper servers: `/inference` and `/load` of whisper.cpp's; `/asr` and `/detect-language`
+of whisper-asr-webservice, which Bazarr and other subtitle managers call.
+
+Source: ahmetoner/whisper-asr-webservice 1.10, `app/webservice.py`; McCloudS/subgen, `subgen.py` (`/status`).
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,29 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from itertools import zip_longest
+from urllib.parse import quote
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from sottovoce.audio.io import Recording
-from sottovoce.formats.document import Json, score, span_document
+from sottovoce.formats.document import Json, json_text, score, span_document
+from sottovoce.formats.files import writer_for
+from sottovoce.formats.output import write_transcript
 from sottovoce.options.decoding import HOTTEST, DecodingOptions, FallbackOptions, VadOptions
 from sottovoce.options.schema import Values, from_values, options_of
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.server import api
 from sottovoce.server.apis import openai_files
-from sottovoce.server.errors import ApiError
-from sottovoce.server.fields import TEXT, Fields, note_ignored, read_form
+from sottovoce.server.errors import ApiError, invalid_options
+from sottovoce.server.fields import DETECTION, TEXT, Fields, fields_of, note_ignored, read_form, schema_of
 from sottovoce.server.services import services_of
 from sottovoce.server.uploads import FileRequest, UploadedFile, received_form, running_job
 from sottovoce.speakers.diarize import has_channels_apart
 from sottovoce.speakers.labels import letter_index, parts_of, spoken_by
+from sottovoce.text.languages import language_name
 from sottovoce.types import Segment, Transcript, Word
 
 SPEAKER_TURN = " [SPEAKER_TURN]"
@@ -207,15 +216,15 @@ def render_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]
     return {"error": fault.message}
 
 
-ERROR = api.an_object("error", error=api.STRING)
-API = api.Api(
+CPP_ERROR = api.an_object("error", error=api.STRING)
+WHISPER_CPP = api.Api(
     routes=(
         api.http_route(
             "POST",
             "/inference",
             inference,
             "Text, as whisper.cpp's server",
-            api.answers(api.TRANSCRIPT, ERROR),
+            api.answers(api.TRANSCRIPT, CPP_ERROR),
             body=api.form(api.form_schemas("whisper_cpp")),
             reads_query=True,
         ),
@@ -224,10 +233,134 @@ API = api.Api(
             "/load",
             load,
             "Change the model of /inference, among those offered",
-            api.answers({"text/plain": api.STRING}, ERROR),
+            api.answers({"text/plain": api.STRING}, CPP_ERROR),
             body=api.form({"model": TEXT}, required="model"),
             reads_query=True,
         ),
     ),
     error=render_error,
+)
+
+
+SAMPLES = "s16le:16000:1"
+"""Uploads with `encode=false`."""
+
+
+async def asr(request: Request) -> Response:
+    async with running_job(request, received_form(request), asr_request) as job:
+        transcript = await job.collected(request)
+    output = job.request.response_format
+    name = quote(f"{job.recording.name}.{output}")
+    headers = {
+        "content-type": "text/plain; charset=utf-8",
+        "content-disposition": f'attachment; filename="{name}"',
+    }
+    return Response(asr_answer(transcript, output), headers=headers)
+
+
+def asr_answer(transcript: Transcript, output: str) -> str:
+    if output != "json":
+        return write_transcript(writer_for(output), transcript)
+    segments = [
+        {
+            **openai_files.segment_document(segment),
+            "words": [openai_files.word_document(word) for word in segment.words or ()],
+        }
+        for segment in transcript.segments
+    ]
+    return json_text({"text": transcript.text, "segments": segments, "language": transcript.language})
+
+
+async def detect_language(request: Request) -> Response:
+    async with running_job(request, received_form(request), detection_request) as job:
+        detection = await job.handle.detect_language()
+    if detection is None:
+        raise ApiError("detect-language: expected a recording and a model of several languages", status=422)
+    return JSONResponse(
+        {
+            "detected_language": language_name(detection.language).lower(),
+            "language_code": detection.language,
+            "confidence": score(detection.probability),
+        }
+    )
+
+
+async def status(request: Request) -> Response:
+    return JSONResponse({"version": f"sottovoce {version('sottovoce')}"})
+
+
+def asr_request(form: Fields) -> FileRequest:
+    values = read_form(form, "whisper_asr")
+    output = values["output"] or "txt"
+    with invalid_options("min_speakers"):
+        speakers = from_values(SpeakerOptions, {key: values[key] for key in ("min_speakers", "max_speakers")})
+    options = from_values(
+        TranscribeOptions,
+        values,
+        decoding=from_values(DecodingOptions, values),
+        speakers=speakers if values["diarize_voices"] else None,
+        word_timestamps=bool(values["word_timestamps"]) or output in ("srt", "vtt"),
+        input_format=input_format(values),
+    )
+    return FileRequest(
+        options=options,
+        languages=openai_files.languages_of(values),
+        response_format=output,
+        ignored=form.unread,
+    )
+
+
+def detection_request(form: Fields) -> FileRequest:
+    """Return a request whose first segment takes little time: greedy, and read once."""
+    values = read_form(form, "whisper_asr", DETECTION)
+    options = from_values(
+        TranscribeOptions,
+        values,
+        decoding=DecodingOptions(beam_size=1),
+        fallback=FallbackOptions(temperatures=(0.0,)),
+        read_again=False,
+        input_format=input_format(values),
+    )
+    return FileRequest(options=options, ignored=form.unread)
+
+
+def input_format(values: Values) -> str | None:
+    return SAMPLES if values["encode"] is False else None
+
+
+DETECTED = api.an_object(detected_language=api.STRING, language_code=api.STRING, confidence=api.NUMBER)
+BODY = api.form({"audio_file": {"type": "string", "format": "binary"}}, required="audio_file")
+WHISPER_ASR = api.Api(
+    routes=(
+        api.http_route(
+            "POST",
+            "/asr",
+            asr,
+            "Text or subtitles, as whisper-asr-webservice",
+            api.answers({"text/plain": api.STRING}),
+            *(api.parameter(name, schema) for name, schema in api.form_schemas("whisper_asr").items()),
+            body=BODY,
+            reads_query=True,
+        ),
+        api.http_route(
+            "POST",
+            "/detect-language",
+            detect_language,
+            "The language of a recording, as whisper-asr-webservice",
+            api.answers({"application/json": DETECTED}),
+            *(
+                api.parameter(name, schema_of(*declared))
+                for name, declared in fields_of("whisper_asr", DETECTION).items()
+            ),
+            body=BODY,
+            reads_query=True,
+        ),
+        api.http_route(
+            "GET",
+            "/status",
+            status,
+            "The version, as Subgen",
+            api.json_answers(api.an_object("version", version=api.STRING)),
+        ),
+    )
 )
