@@ -461,7 +461,7 @@ class FusionOptions:
     def arguments(self, tokenizer: Tokenizer | None) -> dict[str, Any]:
         """Return the arguments of `Recogniser.fusion`."""
         from sottovoce.formats.document_words import with_vocabulary
-        from sottovoce.lm.grammar import Grammar
+        from sottovoce.lm.fusion import Grammar
 
         weight = HOTWORD_WEIGHT if self.hotword_weight is None else self.hotword_weight
         return {
