@@ -380,7 +380,7 @@ LANGUAGE = Option(
 def open_model(options: ModelOptions, fusion: FusionOptions | None = None) -> Recogniser:
     """Load a model, with language models for all its searches."""
     from sottovoce.api import load_model
-    from sottovoce.threads import set_threads
+    from sottovoce.kernels import set_threads
 
     named = asdict(options)
     if n_threads := named.pop("threads"):
