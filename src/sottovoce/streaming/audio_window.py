@@ -97,7 +97,8 @@ class MelBuffer:
     def frames(self, *, final: bool = False, until_sample: int | None = None) -> Floats:
         """Return the frames (n_mels, n) up to a sample; final: also the last ones, padded with silence."""
         if self._waiting:
-            self._add(self._stream.push(np.concatenate(self._waiting)))
+            waiting = np.concatenate(self._waiting) if self._waiting[1:] else self._waiting[0]
+            self._add(self._stream.push(waiting))
             self._waiting.clear()
         if final:
             self._add(self._stream.finish())

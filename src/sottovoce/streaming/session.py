@@ -120,7 +120,7 @@ class Session(LiveSession):
     def _feed(self, decoder: UtteranceDecoder, until: int) -> None:
         end = decoder.utterance.end_sample
         if until > end:
-            decoder.utterance.append(self._schedule.buffer.view(end, until).copy())
+            decoder.utterance.append(self._schedule.buffer.view(end, until))
 
     def _start_speech(self, sample: int) -> None:
         self._tracker.begin(sample)
