@@ -27,6 +27,7 @@ from sottovoce.streaming.alignatt import (
     AttendingRows,
     BeamPath,
     DecoderPrefix,
+    StoppedBeam,
     StopReason,
     StopRules,
     count_looped,
@@ -275,13 +276,14 @@ def test_nothing_more_may_be_the_best_of_all_beams(beam_size: int) -> None:
 
 def test_an_end_at_once_that_is_unlikely_loses_to_what_is_likely() -> None:
     """Of two beams, by the mean over the tokens and the end of text."""
-    nothing = BeamPath().extended(TOKENIZER.eot, 10, -2.0).stopped(StopReason.END_OF_TEXT, n_tokens=-1)
+    nothing = BeamPath().extended(TOKENIZER.eot, 10, -2.0)
     likely = BeamPath().extended(7, 10, -1.0).extended(TOKENIZER.eot, 20, -0.1)
     unlikely = BeamPath().extended(7, 10, -4.5).extended(TOKENIZER.eot, 20, -0.1)
     standings = [
-        path.stopped(StopReason.END_OF_TEXT, n_tokens=-1).ranking_score for path in (likely, unlikely)
+        StoppedBeam(path, StopReason.END_OF_TEXT, -1).ranking_score for path in (likely, nothing, unlikely)
     ]
-    assert standings[0] > nothing.ranking_score > standings[1]
+    assert standings == sorted(standings, reverse=True)
+    assert len({*standings}) == 3
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

@@ -119,12 +119,6 @@ class AlignAttHypothesis:
     def is_stuck(self) -> bool:
         return self.stop_reason in (StopReason.REWOUND, StopReason.REPEATED)
 
-    @property
-    def ranking_score(self) -> float:
-        """`mean_score`, or -inf if the beam stopped before the first token."""
-        has_score = bool(self.logprobs) or self.stop_reason is StopReason.END_OF_TEXT
-        return self.mean_score if has_score else -math.inf
-
 
 class BeamPath(NamedTuple):
     """The tokens of one beam. score, lm_score: sums of log-probabilities."""
@@ -145,19 +139,24 @@ class BeamPath(NamedTuple):
             (*tokens, token), (*frames, frame), (*logprobs, logprob), score + logprob, lm_sum + lm_score
         )
 
-    def stopped(
-        self, stop_reason: StopReason, *, n_tokens: int | None = None, held_back_token: int | None = None
-    ) -> AlignAttHypothesis:
-        part = slice(None, n_tokens)
-        return AlignAttHypothesis(
-            tokens=self.tokens[part],
-            frames=self.frames[part],
-            logprobs=self.logprobs[part],
-            stop_reason=stop_reason,
-            avg_logprob=self.score / max(1, len(self.tokens)),
-            held_back_token=held_back_token,
-            mean_score=self.total_score / max(1, len(self.tokens)),
-        )
+
+class StoppedBeam(NamedTuple):
+    """A beam that is decoded no further. end: of the tokens that count, as of a slice."""
+
+    path: BeamPath
+    stop_reason: StopReason
+    end: int | None = None
+    held_back_token: int | None = None
+
+    @property
+    def mean_score(self) -> float:
+        return self.path.total_score / max(1, len(self.path.tokens))
+
+    @property
+    def ranking_score(self) -> float:
+        """`mean_score`, or -inf if the beam stopped before the first token."""
+        has_score = self.path.logprobs[: self.end] or self.stop_reason is StopReason.END_OF_TEXT
+        return self.mean_score if has_score else -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +182,20 @@ class StopRules:
 
     def stopped_by_attention(
         self, path: BeamPath, frame: int, n_frames: int, token: int
-    ) -> AlignAttHypothesis | None:
-        """Return the hypothesis of a path that stops before `token`, attended at `frame`; else None."""
+    ) -> StoppedBeam | None:
+        """Return a path that stops before `token`, attended at `frame`; else None."""
         if self.rewound(frame, path.frames[-1] if path.frames else self.committed_until):
-            return path.stopped(StopReason.REWOUND)
+            return StoppedBeam(path, StopReason.REWOUND)
         if self.at_frontier(frame, n_frames):
-            return path.stopped(StopReason.FRONTIER, held_back_token=token)
+            return StoppedBeam(path, StopReason.FRONTIER, held_back_token=token)
         return None
 
-    def stopped_by_loop(self, path: BeamPath, committed: Sequence[int] = ()) -> AlignAttHypothesis | None:
-        """Return the hypothesis of a path in a loop, without the repeats; else None."""
+    def stopped_by_loop(self, path: BeamPath, committed: Sequence[int] = ()) -> StoppedBeam | None:
+        """Return a path in a loop, without the repeats; else None."""
         n_looped = count_looped((*committed, *path.tokens) if committed else path.tokens, self.max_repeats)
         if not n_looped:
             return None
-        return path.stopped(StopReason.REPEATED, n_tokens=max(0, len(path.tokens) - n_looped))
+        return StoppedBeam(path, StopReason.REPEATED, max(0, len(path.tokens) - n_looped))
 
 
 def max_tokens_in(seconds: float) -> int:
@@ -292,7 +291,7 @@ class ActiveRequest:
         self._new_cache: PrefixCache | None = None
         room = max(0, self.decoder.backend.dims.n_text_ctx - len(self.prefix.tokens))
         self._most_tokens = min(room, self.request.rules.max_tokens)
-        self._finished: list[AlignAttHypothesis] = []
+        self._finished: list[StoppedBeam] = []
 
     @property
     def computes_sot(self) -> bool:
@@ -300,10 +299,17 @@ class ActiveRequest:
 
     @property
     def hypothesis(self) -> AlignAttHypothesis:
-        best = max(self._finished, key=lambda one: one.ranking_score)
-        return replace(
-            best,
+        best = max(self._finished, key=lambda beam: beam.ranking_score)
+        path, part = best.path, slice(None, best.end)
+        return AlignAttHypothesis(
+            path.tokens[part],
+            path.frames[part],
+            path.logprobs[part],
+            best.stop_reason,
+            avg_logprob=path.score / max(1, len(path.tokens)),
+            held_back_token=best.held_back_token,
             no_speech_prob=self.no_speech_prob,
+            mean_score=best.mean_score,
             prefix_cache=self._new_cache,
             text_end=self.text_end,
         )
@@ -327,7 +333,7 @@ class ActiveRequest:
         paths, self.paths, finished = self.paths, [], self._finished
         if len(paths[0].tokens) >= self._most_tokens:
             if not finished:
-                finished.append(paths[0].stopped(StopReason.FULL))
+                finished.append(StoppedBeam(paths[0], StopReason.FULL))
             return []
         extended: list[_Extension] = []
         eot, rules = self.decoder.eot, self.request.rules
@@ -360,7 +366,7 @@ class ActiveRequest:
                 break
             path = paths[parent].extended(token, frame, logprob, lm_score)
             if token == self.decoder.eot:
-                self._finished.append(path.stopped(StopReason.END_OF_TEXT, n_tokens=-1))
+                self._finished.append(StoppedBeam(path, StopReason.END_OF_TEXT, -1))
             elif looped := rules.stopped_by_loop(path, self._committed):
                 self._finished.append(looped)
             else:
