@@ -44,9 +44,10 @@ class TranslationError(SottovoceError, ConnectionError):
 
 
 class MissingExtraError(SottovoceError, ImportError):
-    """An optional dependency is missing; the message says how to install it."""
+    """An optional dependency is missing; the message says how to install it. purpose: what needs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
+        self.purpose = purpose
         super().__init__(f"{purpose} needs the package '{package}': pip install {_with_extra(extra)}")
 
 

@@ -119,6 +119,12 @@ def test_a_list_has_a_limit_in_all(name: str) -> None:
         Fields([(f"{name}[]", half)] * (MAX_LIST_LETTERS // 1_000 + 1)).many(name)
 
 
+def test_a_field_that_is_too_long_is_named(server: ServerThread) -> None:
+    answer = post(server, prompt="a" * 70_000)
+    assert answer.status_code == 400
+    assert "Field 'prompt' exceeded maximum size of 64KB" in answer.json()["error"]["message"]
+
+
 def test_fields_have_a_limit_together(server: ServerThread) -> None:
     fields = {"known_speaker_references[]": ["a" * 7_000_000] * (FORM_BYTES // 7_000_000 + 1)}
     answer = post(server, **fields)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sottovoce.errors import CheckpointError, ModelNotFoundError
+from sottovoce.errors import CheckpointError, MissingExtraError, ModelNotFoundError
 from sottovoce.formats.document import event_document
 from sottovoce.runtime.batching import Priority
 from sottovoce.server.apis.openai_files import Deltas
@@ -196,3 +196,10 @@ def test_clients_are_told_no_path_of_the_server(kind: type[Exception]) -> None:
     fault = to_api_error(kind("voices: not in the cache (/srv/secret/voices); the index cannot be reached"))
     assert (fault.status, fault.code) == (503, "model_unavailable")
     assert "/srv" not in fault.message
+
+
+def test_a_package_that_the_server_lacks_is_named_by_its_use() -> None:
+    fault = to_api_error(MissingExtraError("torch", "torch", "telling speakers apart"))
+    assert (fault.status, fault.code) == (503, "model_unavailable")
+    assert fault.message.startswith("telling speakers apart needs a package")
+    assert "pip install" not in fault.message

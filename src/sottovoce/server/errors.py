@@ -11,6 +11,7 @@ from sottovoce.errors import (
     AudioError,
     CheckpointError,
     InputError,
+    MissingExtraError,
     ModelNotFoundError,
     OptionError,
     SottovoceError,
@@ -91,6 +92,9 @@ def to_api_error(error: BaseException, *, param: str | None = None) -> ApiError:
         return error
     if isinstance(error, ModelNotFoundError | CheckpointError):  # their messages name files of the server
         message = "a model that this needs cannot be loaded on this server; its log has the cause"
+        return ApiError(message, status=503, code=UNAVAILABLE)
+    if isinstance(error, MissingExtraError):  # its message names the folder of a checkout
+        message = f"{error.purpose} needs a package that this server lacks; its log has the name"
         return ApiError(message, status=503, code=UNAVAILABLE)
     if isinstance(error, AudioError):
         return ApiError(str(error), param=param or "file", code="invalid_audio")

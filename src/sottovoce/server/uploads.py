@@ -112,7 +112,11 @@ class _FormParser(MultiPartParser):
             self._n_bytes += end - start
             if self._n_bytes > FORM_BYTES:
                 raise MultiPartException(f"Fields exceeded maximum size of {FORM_BYTES // 1024}KB.")
-            self.max_part_size = REFERENCE_BYTES if part.field_name.startswith(RECORDINGS) else FIELD_BYTES
+            most = REFERENCE_BYTES if part.field_name.startswith(RECORDINGS) else FIELD_BYTES
+            self.max_part_size = most
+            if len(part.data) + end - start > most:
+                name = part.field_name[:100]
+                raise MultiPartException(f"Field '{name}' exceeded maximum size of {most // 1024}KB.")
         super().on_part_data(data, start, end)
 
 
