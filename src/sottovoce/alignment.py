@@ -88,8 +88,10 @@ def lines_of(text: str | Sequence[str] | Transcript) -> list[Line]:
     elif isinstance(text, str):
         rows = [row.strip() for row in text.lstrip("\ufeff").splitlines()]
         lines = [Line(part) for row in rows for part in _sentences(row) if plain(part)]
-    else:
+    elif isinstance(text, Sequence) and all(isinstance(row, str) for row in text):
         lines = [Line(" ".join(row.split())) for row in text if plain(row)]
+    else:
+        raise OptionError(f"text: expected a text, a list of texts or a transcript, got {text!r:.60}")
     if not lines:
         raise OptionError("text: expected words to align, got none")
     return lines

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sottovoce.audio.io import Recording
 from sottovoce.audio.mel import MELS_PER_FRAME, log_mel, window_features
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.dims import DENSE, EXACT, FULL_WINDOW_S, frames_of
 from sottovoce.models.load import load_checkpoint, n_parameters, store_mode
@@ -272,6 +272,8 @@ def load_model(
         OptionError: contradicting or unsupported options.
     """
     given = dict(locals())
+    if not isinstance(name, str | Path | None):
+        raise ModelNotFoundError(f"model: expected a name or a path, got {name!r}")
     load = partial(load_model, **given)
     prefix, _, of_head = str(name or "").partition(":")
     is_offline = local_only or Sources(only=source).allowed == "index"

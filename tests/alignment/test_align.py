@@ -153,6 +153,7 @@ UNRELATED = "Wholly unrelated vocabulary concerning astronomy, jurisprudence and
 @pytest.mark.parametrize(
     ("text", "seconds", "method", "message"),
     [
+        *((text, 3.0, "attention", "text: expected a text, a list of texts or a") for text in (3, [3], None)),
         *((text, 3.0, "attention", "expected words to align, got none") for text in ("", "  \n ", "...", [])),
         (UNRELATED, 35.0, "attention", r"expected what is said in .*, but \d of its 8 words were heard"),
         ("Доброе утро", 3.0, "ctc", r"letters of ctc:nano \(abc.*\), got none"),

@@ -25,7 +25,7 @@ transcribe {clip} --model nothing --clean -l ja | clean: expected a language who
 transcribe {clip} --model nothing --verbatim -l Polish | verbatim: expected a language that was measured
 transcribe {tmp}/silent.wav | silent.wav
 transcribe "" | recording: expected the name of a file, got ''
-transcribe {tmp}/out | is a folder; expected a file, or in `transcribe` a folder with recordings
+transcribe {tmp}/out | is a folder; expected a file, or in `sottovoce transcribe` a folder with recordings
 transcribe {clip} -o {tmp}/talk.mp3 | talk.mp3': expected an extension of a format
 transcribe {clip} --beam-size 0 | '--beam-size': expected a whole number from 1, got '0'
 transcribe {clip} --seed 0.5 | '--seed': expected a whole number, got '0.5'

@@ -39,6 +39,7 @@ def one_nan() -> torch.Tensor:
     [
         (one_nan(), "expected log-probabilities, got NaN"),
         (frames(1, 0, 2) + 6, r"at most 0\), got 5.97: these look like logits, apply log_softmax"),
+        (frames(1, 0, 2).exp(), "these look like probabilities, take their logarithm"),
         (frames(1, 0, 2) - 3, "probabilities sum to 1, got sums from 0.0498 to 0.0498: apply log_softmax"),
         (frames(1, 0, 2)[:, :3], "expected 4 labels in the last place, got 3"),
         (frames(1, 0, 2).exp().long(), "expected floats .*, got int64"),
@@ -46,7 +47,7 @@ def one_nan() -> torch.Tensor:
         (None, "expected numbers"),
         ([[0.0], [0.0, 1.0]], "expected numbers"),
     ],
-    ids=["NaN", "logits", "logits below 0", "labels", "integers", "shape", "None", "ragged"],
+    ids=["NaN", "logits", "probabilities", "logits below 0", "labels", "integers", "shape", "None", "ragged"],
 )
 def test_emissions(log_probs: object, message: str) -> None:
     decoder = CtcDecoder(LABELS)

@@ -299,6 +299,11 @@ def test_the_kind_of_a_network_is_asked_of_a_hub_that_answers_and_is_allowed(
         load_model("org/nosuch", source=source)
 
 
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(ModelNotFoundError, match="model: expected a name or a path, got 3"):
+        load_model(3)  # type: ignore[arg-type]
+
+
 def test_a_hub_that_was_silent_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     downloads = Downloads(tmp_path)
     downloads.files = ["config.json", "model.safetensors"]

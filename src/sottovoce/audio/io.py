@@ -219,7 +219,7 @@ def open_path(path: str | os.PathLike[str]) -> BinaryIO:
         raise AudioError(f"{name}: no such file{hint}") from error
     except IsADirectoryError as error:
         raise AudioError(
-            f"{name}: is a folder; expected a file, or in `transcribe` a folder with recordings"
+            f"{name}: is a folder; expected a file, or in `sottovoce transcribe` a folder with recordings"
         ) from error
     except (OSError, ValueError) as error:
         raise AudioError(f"{name}: expected an audio or video file, got {refusal(error)}") from error
@@ -666,7 +666,10 @@ def _open_stream(chunk_samples: int, device: int | str | None, callback: Callabl
     except ModuleNotFoundError as error:
         raise MissingExtraError("sounddevice", "mic", "Recording from a microphone") from error
     except OSError as error:
-        raise AudioError(f"microphone: expected the PortAudio library, got '{cause_of(error)}'") from error
+        raise AudioError(
+            "microphone: expected the PortAudio library (apt install libportaudio2, brew install portaudio), "
+            f"got '{cause_of(error)}'"
+        ) from error
     try:
         return sounddevice.InputStream(
             samplerate=SAMPLE_RATE,

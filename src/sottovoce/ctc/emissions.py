@@ -206,9 +206,14 @@ def _check_values(frames: Floats) -> None:
         raise InputError("emissions: expected log-probabilities, got NaN")
     highest = float(frames.max())
     if highest > 1e-2:  # of half precision
+        are_probabilities = frames.min() >= 0 and (np.abs(frames.sum(-1) - 1) <= _SUM_TOLERANCE).all()
         raise InputError(
-            f"emissions: expected log-probabilities (at most 0), got {highest:.3g}: "
-            "these look like logits, apply log_softmax over the labels (or say is_normalised=False)"
+            f"emissions: expected log-probabilities (at most 0), got {highest:.3g}: these look like "
+            + (
+                "probabilities, take their logarithm"
+                if are_probabilities
+                else "logits, apply log_softmax over the labels (or say is_normalised=False)"
+            )
         )
     sums = log_sum_exp(frames)
     if (np.abs(sums) <= _SUM_TOLERANCE).all():
