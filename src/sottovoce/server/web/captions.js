@@ -6,7 +6,7 @@ import { lookOf, MOST_LINES, shownOf } from "./look.js";
 const UTTERANCES = 6; // more never fit into three lines
 const TELLS = {
   connecting: "connecting…",
-  waiting: "waiting for a page of this browser",
+  waiting: "waiting for captions in this browser",
   live: "live",
   ended: "the session is over",
   lost: "connection lost: trying again",

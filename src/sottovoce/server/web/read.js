@@ -6,7 +6,7 @@ import { resize } from "./settings.js";
 
 const TELLS = {
   connecting: "connecting…",
-  waiting: "waiting for a page of this browser",
+  waiting: "waiting for captions in this browser",
   live: "live",
   ended: "the session is over: this text goes when you close the page",
   lost: "connection lost: trying again",

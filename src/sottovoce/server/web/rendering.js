@@ -2,6 +2,7 @@
 
 const COLOURS = 8;
 const VOICES = 6;
+const UNNAMED = { ba: "Bashkir", bo: "Tibetan" }; // languages of Whisper that Chromium has no names for
 
 // Colours of languages and speakers by order of appearance, and what speakers are called.
 // Events: "language" and "speaker", when there is another one; "doubt", when the first word is marked as doubtful.
@@ -17,7 +18,8 @@ export class Palette extends EventTarget {
 
   name(language) {
     try {
-      return this.displayed.of(language) ?? language;
+      const name = this.displayed.of(language) ?? language;
+      return name === language ? (UNNAMED[language] ?? language) : name;
     } catch {
       return language;
     }
