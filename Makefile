@@ -7,19 +7,20 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .PHONY: demo dist try-dist test test-without-torch test-all references check check-docs docs clips clean sanitize
 
 $(VENV)/base: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	touch $@
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
 
 # The kernels need a C++ compiler. Without one their package is installed without its library, and PyTorch runs the models.
 $(VENV)/kernels: $(VENV)/base $(shell find kernels -type f)
-	$(PIP) ./kernels > $@.log 2>&1 || { \
+	@echo "building the kernels, and installing into $(VENV)/: a minute or two"
+	@$(PIP) ./kernels > $@.log 2>&1 || { \
 		echo "the native kernels were not built (is there a C++ compiler? $@.log): installing PyTorch instead"; \
 		$(PIP) --config-settings=wheel.cmake=false ./kernels && $(PIP) torch; }
-	touch $@
+	@touch $@
 
 $(VENV)/demo: $(VENV)/base $(VENV)/kernels
-	$(PIP) --editable '.[demo]'
-	touch $@
+	@$(PIP) --editable '.[demo]'
+	@touch $@
 
 $(VENV)/test: $(VENV)/base $(VENV)/kernels
 	$(PIP) --editable '.[test,check]'
@@ -44,7 +45,7 @@ $(VENV)/test-all: $(VENV)/test
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 demo: $(VENV)/demo  ## transcribe the bundled clips with the bundled model, into demo/
-	$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/test  ## the tests of a change: minutes
 	$(PYTEST) -m "not long"
