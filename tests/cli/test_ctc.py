@@ -286,6 +286,7 @@ tune dev.jsonl --tune beam_size=0..8 == --tune: expected beam_size=LOW..HIGH, go
 one.npy --greedy --lm lm.arpa == --greedy: cannot be combined with --lm
 one.npy --greedy --nbest 3 == --greedy: cannot be combined with --nbest
 one.wav --labels labels.txt --model nano == --model: cannot be combined with --labels
+one.wav --labels labels.txt | got a file that ends in '.wav'; a recording needs --model
 tune one.wav --labels labels.txt --model nano == --model: cannot be combined with --labels
 """
 """Calls, and what the only line that they write says (==), or has in it (|)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -510,3 +511,9 @@ def test_what_a_file_says_is_no_argument(onnx: Path) -> None:
         sottovoce.ctc_model(onnx, labels=LABELS)
     with pytest.raises(OptionError, match="expected labels and frame_s with a function"):
         sottovoce.ctc_model(reads_levels)
+
+
+def test_a_missing_description_is_named_before_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(OptionError, match=r"nowhere\.toml.*: no such file; expected a description"):
+        sottovoce.load_model("nowhere.toml")

@@ -303,7 +303,10 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
             cells = [[float(cell) for cell in row if cell.strip()] for row in rows if row]
             yield from _utterances(str(path), np.array(cells, np.float32))
         else:
-            raise ValueError(f"a file that ends in {path.suffix!r}")
+            from sottovoce.archive.results import is_recording
+
+            hint = "; a recording needs --model" if is_recording(Path(path.name)) else ""
+            raise ValueError(f"a file that ends in {path.suffix!r}{hint}")
     except InputError:
         raise
     except Exception as error:  # NumPy raises errors of ten kinds for damaged files

@@ -345,11 +345,11 @@ class OnnxDescription(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _onnx_network(path: Path) -> AcousticModel:
+    about = from_plain(OnnxDescription, read_toml(path, "a description of an ONNX network"), str(path))
     try:
         import onnxruntime
     except ImportError as error:
         raise MissingExtraError("onnxruntime", "onnx", str(path)) from error
-    about = from_plain(OnnxDescription, read_toml(path, "a description of an ONNX network"), str(path))
     file = path.parent / about.model
     try:
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
