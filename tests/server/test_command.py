@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sottovoce.cli.main import cli, run
 from sottovoce.cli.serve import model_paths, say_where, settings_of
-from sottovoce.server.settings import ModelSettings, ServerSettings, wyoming_address
+from sottovoce.server.settings import Listening, ModelSettings, ServerSettings, wyoming_address
 from sottovoce.server.telemetry import PlainLogFormatter
 from tests.server.servers import CLIPS, TRANSCRIPTIONS, bearer, wait_until, working
 
@@ -252,6 +252,11 @@ def test_a_terminal_is_told_where_the_page_is_and_a_pipe_gets_json(
         "Ctrl-C stops",
     ):
         assert part in shown
+    monkeypatch.setattr("sottovoce.server.settings.address_of_network", lambda: "192.0.2.7")
+    say_where(ServerSettings(ModelSettings("base"), Listening("0.0.0.0", 8000)), 8000)
+    shown = capsys.readouterr().err
+    assert "Live captions  http://127.0.0.1:8000\n" in shown
+    assert "Other machines http://192.0.2.7:8000\n" in shown
     loaded = logging.makeLogRecord(
         {"msg": "model loaded", "model": "base", "seconds": 2.14, "runtime": "native"}
     )

@@ -39,6 +39,7 @@ from sottovoce.server.settings import (
     API_KEYS,
     ENVIRONMENT,
     WEBHOOK_SECRET,
+    WILDCARDS,
     Access,
     JobSettings,
     Listening,
@@ -266,7 +267,12 @@ def say_where(settings: ServerSettings, port: int) -> None:
     if not sys.stderr.isatty():
         click.echo(f"listening on {url}", err=True)
         return
+    elsewhere = listening.url_elsewhere(port) if listening.host in WILDCARDS else None
+    if listening.host in WILDCARDS:  # no address to open
+        url = f"{listening.scheme}://127.0.0.1:{port}"
     click.echo(f"Live captions  {url}\nOpenAI API     {url}/v1", err=True)
+    if elsewhere is not None:
+        click.echo(f"Other machines {elsewhere}", err=True)
     if settings.wyoming:
         click.echo(f"Home Assistant tcp://{settings.wyoming.host}:{settings.wyoming.port}", err=True)
     click.echo(f"loading {settings.models.model} …; Ctrl-C stops the server", err=True)
