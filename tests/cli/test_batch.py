@@ -45,7 +45,7 @@ def test_a_folder_becomes_a_table_and_later_runs_add_what_is_new_and_what_failed
     (archive / "c.wav").write_text("no recording")
     assert run(["batch", str(archive), str(out), *FAST]) == 2
     said = capsys.readouterr().err
-    assert "0 transcribed (0.00 h), 1 failed, 2 there before" in said
+    assert "0 transcribed (0:00), 1 failed, 2 there before" in said
     assert said.count("error:") == 1
     assert out.read_text(encoding="utf-8").startswith(before)
     assert [row["error"] is None for row in rows_of(out)] == [True, True, False]

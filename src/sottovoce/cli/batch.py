@@ -30,6 +30,7 @@ from sottovoce.cli.transcribe import (
     FileOptions,
     transcribe_options,
 )
+from sottovoce.formats.pages import clock
 from sottovoce.options.schema import Option, from_values, options_of
 from sottovoce.types import Task
 
@@ -167,11 +168,11 @@ def _write(
 
     n_failed = 0
     seconds = 0.0
-    label, hours = TextColumn("[bold]transcribing"), TextColumn("{task.fields[hours]}")
-    bar = progress_bar(label, BarColumn(), MofNCompleteColumn(), hours, TimeRemainingColumn())
+    label, audio = TextColumn("[bold]transcribing"), TextColumn("{task.fields[audio]}")
+    bar = progress_bar(label, BarColumn(), MofNCompleteColumn(), audio, TimeRemainingColumn())
     console = bar.console
     with bar:
-        task = bar.add_task("", total=len(items), completed=len(items) - len(left), hours="")
+        task = bar.add_task("", total=len(items), completed=len(items) - len(left), audio="")
         for row in write_rows(rows, results):
             invocation.interrupts.check()
             duration = row["duration"]
@@ -179,9 +180,9 @@ def _write(
             if row["error"] is not None:
                 n_failed += 1
                 console.print(f"[red]error:[/red] {one_line(str(row['error']))}", soft_wrap=True)
-            bar.update(task, advance=1, hours=f"{seconds / 3600:.1f} h")
+            bar.update(task, advance=1, audio=clock(seconds))
     n_done, n_before = len(left) - n_failed, len(items) - len(left)
-    summary = f"{n_done} transcribed ({seconds / 3600:.2f} h), {n_failed} failed, {n_before} there before"
+    summary = f"{n_done} transcribed ({clock(seconds)}), {n_failed} failed, {n_before} there before"
     if n_failed_before:
         summary += f", {n_failed_before} of them failed (--retry-failed transcribes them again)"
     console.print(summary, soft_wrap=True)
