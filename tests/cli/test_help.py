@@ -88,6 +88,12 @@ def test_lists_of_commands_show_whole_lines() -> None:
         )
 
 
+def test_the_first_help_shows_calls_and_all_commands_on_a_page(call: Call) -> None:
+    shown = call("--help").out
+    assert "\nExamples:\n  sottovoce talk.mp3 " in shown
+    assert len(shown.splitlines()) <= 40
+
+
 @pytest.mark.parametrize("command", ["transcribe", "stream", "serve"])
 def test_the_help_shows_usual_options_and_examples_on_a_page(command: str, call: Call) -> None:
     shown = call(command, "--help").out

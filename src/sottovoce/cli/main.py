@@ -46,6 +46,13 @@ COMMANDS = {
     "eval": ("evaluate", "evaluate", "Measure errors, latency and language over a manifest."),
 }
 """Module, attribute and help line by name."""
+EXAMPLES = (
+    ("sottovoce talk.mp3", "the text of a recording, as transcribe does"),
+    ("sottovoce transcribe film.mkv -o film.srt", "subtitles"),
+    ("sottovoce stream --mic", "captions of what is said now"),
+    ("sottovoce serve", "captions on a web page"),
+    ("sottovoce COMMAND --help", "the options of a command"),
+)
 
 
 class InvocationInterruptedError(Exception):
@@ -82,6 +89,11 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             raise InvocationInterruptedError from None
         return result
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        with formatter.section("Examples"):
+            formatter.write_dl(EXAMPLES, col_max=52)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
