@@ -91,6 +91,9 @@ stream {clip} --mic | FILE
 stream {clip} --realtime --unaware | --realtime: cannot be combined with --unaware
 stream {clip} --encoder exact --tail 5 | tail
 stream {clip} --speakers many | 'many'
+stream {clip} --sources caller,agent | --sources: expected 2 channels in
+transcribe {clip} --replace none.txt | none.txt: no such file; expected lines
+transcribe {clip} --mask-profanity none.txt | none.txt: no such file; expected words
 stream {clip} --speakers 0 | got 0
 stream {clip} --log {tmp}/file/log | cannot be written
 stream {clip} --save-audio {tmp}/file/heard.wav | cannot be written

@@ -298,7 +298,7 @@ def source_pieces(
     """Yield samples (n,), or (n, n_sources) of several sources. Raises: AudioError."""
     import numpy as np
 
-    from sottovoce.audio.io import Microphone, Source, load_audio, read_live
+    from sottovoce.audio.io import Microphone, Source, load_audio, probe_audio, read_live
 
     n_samples = round(flags.chunk_ms * SAMPLE_RATE / 1000)
     chunk_s = n_samples / SAMPLE_RATE
@@ -333,6 +333,12 @@ def source_pieces(
         else:
             opened = Source(source, input_format=flags.input_format)
             if sources:
+                n_channels = probe_audio(opened).n_channels
+                if n_channels < len(sources):
+                    raise OptionError(
+                        f"--sources: expected {len(sources)} channels in {source}, one for each name, "
+                        f"got {n_channels}"
+                    )
                 audio = np.stack([load_audio(opened, channel=place) for place in range(len(sources))], axis=1)
             else:
                 audio = load_audio(opened)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from sottovoce.errors import OptionError
 from sottovoce.options.schema import ApiField, Option, check_options
+from sottovoce.text.files import read_text
 from sottovoce.text.filters import (
     ChineseScript,
     Numerals,
@@ -122,8 +122,4 @@ class TextOptions:
 
 
 def _read_words(path: Path) -> tuple[str, ...]:
-    try:
-        return _lines_of(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeError) as fault:
-        cause = getattr(fault, "strerror", None) or "it is no UTF-8"
-        raise OptionError(f"{path}: expected a readable text file, got an error: {cause}") from None
+    return _lines_of(read_text(path, "words, one a line"))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import regex
 
 from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.text.files import read_text
 from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.types import Segment, Word
 
@@ -323,11 +324,7 @@ class Replacements(TextFilter):
         if isinstance(rules, Mapping):
             pairs = tuple(rules.items())
         elif isinstance(rules, Path):
-            try:
-                pairs = _read(rules.read_text(encoding="utf-8-sig"), f"{rules}: ")
-            except (OSError, UnicodeError) as fault:
-                cause = getattr(fault, "strerror", None) or "it is no UTF-8"
-                raise OptionError(f"{rules}: expected a readable text file, got an error: {cause}") from None
+            pairs = _read(read_text(rules, "lines 'what is said => what is written'"), f"{rules}: ")
         elif isinstance(rules, str):
             pairs = _read(rules, "replacements: ")
         else:
