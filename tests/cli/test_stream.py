@@ -272,6 +272,17 @@ def test_a_terminal_shows_colours_and_dims_what_may_change() -> None:
     assert "\x1b[0m\x1b[35mhallo" in shown
 
 
+def test_a_terminal_is_told_of_a_silent_recording(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(stream, "say_on_terminal", lines.append)
+    (tmp_path / "silent.wav").write_bytes(wav_bytes(np.zeros(SAMPLE_RATE, np.float32)))
+    for source in (tmp_path / "silent.wav", CLIP):
+        call("stream", source, *QUICK, "--languages", "en")
+    assert lines == ["loading nano …", "note: no speech was found", "loading nano …"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_termination_ends_the_recording_and_what_was_heard_is_said(
     tmp_path: Path, number: signal.Signals

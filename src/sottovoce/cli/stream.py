@@ -206,6 +206,8 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
         if output:
             stack.callback(save, emitted, output, model.name)
         run(session, pieces, show, interrupts, emitted, controller)
+    if not emitted.words and not emitted.finals:
+        say_on_terminal("note: no speech was found")
     if log_path:
         append_log(Path(log_path), emitted, source or "microphone")
     return interrupts.exit_code if emitted.is_polite_end else 0
