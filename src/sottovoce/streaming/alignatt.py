@@ -442,35 +442,37 @@ class AlignAttBatch:
         done: list[tuple[int, ActiveRequest]] = []
         rows: list[int] = []
         at = 0
-        for one in self._active:
-            n_rows = len(one.paths)
-            rows += [at + parent for parent in one.extend(candidates[at : at + n_rows])]
-            if not one.paths:
-                done.append((at, one))
+        for request in self._active:
+            n_rows = len(request.paths)
+            rows += [at + parent for parent in request.extend(candidates[at : at + n_rows])]
+            if not request.paths:
+                done.append((at, request))
             at += n_rows
-        to_cache = [(row, one) for row, one in done if one.n_to_cache]
+        to_cache = [(row, request) for row, request in done if request.n_to_cache]
         if to_cache:
-            states = self._rows.prefixes_of([(row, one.n_to_cache) for row, one in to_cache])
-            for (_, one), state in zip(to_cache, states, strict=True):
-                one.save_cache(state)
-        self._active = [one for one in self._active if one.paths]
+            states = self._rows.prefixes_of([(row, request.n_to_cache) for row, request in to_cache])
+            for (_, request), state in zip(to_cache, states, strict=True):
+                request.save_cache(state)
+        self._active = [request for request in self._active if request.paths]
         if rows != list(range(at)):
             self._rows.select(rows)
             self._places = [self._places[row] for row in rows]
-        return [(one.ticket, one.hypothesis) for _, one in done]
+        return [(request.ticket, request.hypothesis) for _, request in done]
 
     def _next_tokens(self) -> list[NextTokens]:
-        new = [one for one in self._active if one.is_new]
-        old = [(one, path) for one in self._active if not one.is_new for path in one.paths]
-        n_old, n_best = len(old), max(one.n_candidates for one in self._active)
-        is_fused = any(one.lm_rows is not None for one in self._active)
+        new = [request for request in self._active if request.is_new]
+        old = [(request, path) for request in self._active if not request.is_new for path in request.paths]
+        n_old, n_best = len(old), max(request.n_candidates for request in self._active)
+        is_fused = any(request.lm_rows is not None for request in self._active)
         end = AlignAttEnd(self._vocabulary, n_best, self._heads, returns_log_probs=is_fused)
-        tokens = [path.tokens[-1:] for _, path in old] + [one.prefix.tokens[one.n_cached :] for one in new]
+        tokens = [path.tokens[-1:] for _, path in old] + [
+            request.prefix.tokens[request.n_cached :] for request in new
+        ]
         groups, targets = [], list(range(1, n_old + 1))
         if old:
             columns = [
-                (source, target, one.n_frames, 1, 0, 0)
-                for source, target, (one, _) in zip(self._places, targets, old, strict=True)
+                (source, target, request.n_frames, 1, 0, 0)
+                for source, target, (request, _) in zip(self._places, targets, old, strict=True)
             ]
             groups.append(StepGroup(end, range(n_old), [(0,)] * n_old, np.array(columns)))
         if new:
@@ -479,19 +481,21 @@ class AlignAttBatch:
             groups.append(self._begin(new, n_old, first, end))
         (parts,) = self._steps.steps(tokens, groups)
         self._places = targets
-        found = np.empty((len(tokens), 5 + 2 * n_best), np.float32)
+        outputs = np.empty((len(tokens), 5 + 2 * n_best), np.float32)
         for part in parts:
-            found[part.rows] = part.outputs[0][part.places]
+            outputs[part.rows] = part.outputs[0][part.places]
             if part.kept:
                 for row, kept in zip(part.rows, part.kept, strict=True):
                     new[row - n_old].prefix_statistics = kept
-        for one, at_prefix in zip(new, found[n_old:, 1:5].tolist(), strict=True):
-            one.begin(at_prefix)
-        frames = found[:, 0].astype(np.int64).tolist()
+        for request, at_prefix in zip(new, outputs[n_old:, 1:5].tolist(), strict=True):
+            request.begin(at_prefix)
+        frames = outputs[:, 0].astype(np.int64).tolist()
         if is_fused:
             return list(zip(frames, *self._with_language_models(parts, n_best), strict=True))
-        best = found[:, 5 : 5 + n_best].astype(np.int64).tolist()
-        return list(zip(frames, best, found[:, 5 + n_best :].tolist(), repeat([0.0] * n_best), strict=False))
+        best = outputs[:, 5 : 5 + n_best].astype(np.int64).tolist()
+        return list(
+            zip(frames, best, outputs[:, 5 + n_best :].tolist(), repeat([0.0] * n_best), strict=False)
+        )
 
     def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
         """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
@@ -526,10 +530,10 @@ class AlignAttBatch:
 
 def _lm_scores(active: Sequence[ActiveRequest], log_probs: Floats, vocabulary: LiveVocabulary) -> Floats:
     nothing = np.zeros((len(log_probs), vocabulary.n_vocab), np.float32)
-    parts = np.split(nothing, np.cumsum([len(one.paths) for one in active])[:-1])
+    parts = np.split(nothing, np.cumsum([len(request.paths) for request in active])[:-1])
     scores = [
-        part if one.lm_rows is None else one.lm_rows.add_to(part)
-        for one, part in zip(active, parts, strict=True)
+        part if request.lm_rows is None else request.lm_rows.add_to(part)
+        for request, part in zip(active, parts, strict=True)
     ]
     return np.take(np.concatenate(scores), vocabulary.ids, axis=1)
 
@@ -576,7 +580,7 @@ class AttendingRows:
     ) -> Iterator[Sequence[StepPart]]:
         end = groups[0].end
         assert isinstance(end, AlignAttEnd)
-        wanted = [sorted({*own}) for group in groups for own in group.wanted]
+        wanted = [sorted({*places}) for group in groups for places in group.wanted]
         output = self._rows.step(tokens, wanted, vocabulary=end.vocabulary.rows, capture=end.capture)
         columns = np.concatenate([group.columns for group in groups])
         n_frames = int(columns[:, 2].max())
@@ -591,9 +595,9 @@ class AttendingRows:
                 for place in range(longest)
             ]
             logits_of = []
-            for own in group.wanted:
-                distinct = sorted({*own})
-                logits_of += [n_before + distinct.index(place) for place in own]
+            for places in group.wanted:
+                distinct = sorted({*places})
+                logits_of += [n_before + distinct.index(place) for place in places]
                 n_before += len(distinct)
             joined = output.joined[:, tokens_of, :n_frames]
             outputs, kept = self._computed(group, output.logits[logits_of], joined)

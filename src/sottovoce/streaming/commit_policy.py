@@ -169,7 +169,7 @@ class Reading:
     def without_loop(self, hypothesis: AlignAttHypothesis, *, final: bool = False) -> list[HypothesisWord]:
         """Return the complete words; of a phrase repeated at the end, only the first."""
         words = self.words(hypothesis, final=final)
-        letters = [*self.committed, *(one.letters for one in words)]
+        letters = [*self.committed, *(word.letters for word in words)]
         return words[: max(0, len(words) - count_repeated(letters, MAX_WORD_REPEATS))]
 
     def _is_complete(self, last: TokenWord, hypothesis: AlignAttHypothesis, *, final: bool) -> bool:
@@ -246,21 +246,21 @@ class CommitPolicy:
         words = reading.words(hypothesis, final=True) if final else reading.without_loop(hypothesis)
         self.is_stuck = hypothesis.is_stuck
         n_stable = self._agreement.add(words, reading.window, is_stuck=self.is_stuck)
-        n_certain = sum(1 for _ in takewhile(lambda one: one.word.end <= certain_until_s, words))
+        n_certain = sum(1 for _ in takewhile(lambda word: word.word.end <= certain_until_s, words))
         n_committed = min(len(words) if final else n_stable, n_certain)
         self._agreement.drop_committed(words[:n_committed])
-        self.unstable = tuple(one.word for one in words[n_committed:])
+        self.unstable = tuple(word.word for word in words[n_committed:])
         return words[:n_committed]
 
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
-        found = []
-        for one in self._agreement.take_agreed():
-            if (one.word.start + one.word.end) / 2 > until_s:
+        words = []
+        for agreed in self._agreement.take_agreed():
+            if (agreed.word.start + agreed.word.end) / 2 > until_s:
                 break
-            start_s = max(one.word.start, after_s)
-            word = replace(one.word, start=start_s, end=max(one.word.end, start_s))
-            found.append(replace(one, word=word))
-        return found
+            start_s = max(agreed.word.start, after_s)
+            word = replace(agreed.word, start=start_s, end=max(agreed.word.end, start_s))
+            words.append(replace(agreed, word=word))
+        return words
 
 
 @dataclass(eq=False)
@@ -299,16 +299,16 @@ class Agreement:
     def take_agreed(self) -> list[HypothesisWord]:
         """Remove all words; return those that two consecutive hypotheses had."""
         n_agreed = sum(1 for _ in takewhile(lambda since_s: since_s < self._end_s, self._since_s))
-        found = self._words[:n_agreed]
+        agreed = self._words[:n_agreed]
         self.reset()
-        return found
+        return agreed
 
-    def _is_stable(self, one: HypothesisWord, since_s: float, window: AudioWindow) -> bool:
-        n_behind = window.n_frames - one.last_frame
+    def _is_stable(self, word: HypothesisWord, since_s: float, window: AudioWindow) -> bool:
+        n_behind = window.n_frames - word.last_frame
         if n_behind < self.near_frames or n_behind >= self.always_commit_frames:
             return n_behind >= self.near_frames
         is_agreed = window.end_s - since_s >= self.options.agreed_s - TOLERANCE_S
-        return is_agreed or one.word.probability >= self.options.commit_prob
+        return is_agreed or word.word.probability >= self.options.commit_prob
 
 
 def count_same(words: Sequence[HypothesisWord], others: Sequence[HypothesisWord]) -> int:

@@ -129,13 +129,13 @@ class LiveLanguageTracker:
         is_whole = parts[-1].shape[1] == utterance.log_mel().shape[1]
         mode = self._probe.window_mode if is_whole else None
         alone = parts if mode is None else parts[:-1]
-        found: list[ProbedLanguage] = []
+        probes: list[ProbedLanguage] = []
         if alone:
-            found = yield from LanguageProbeCall(self._probe, alone)
+            probes = yield from LanguageProbeCall(self._probe, alone)
         if mode is not None:
             encoded = yield from utterance.encoder.encode_for_probe(mode)
-            found += yield from SpanProbeCall(self._probe, encoded, [(0, encoded.n_frames)])
-        for (start, end), probed in zip(stretches, found, strict=True):
+            probes += yield from SpanProbeCall(self._probe, encoded, [(0, encoded.n_frames)])
+        for (start, end), probed in zip(stretches, probes, strict=True):
             self.timeline.add(start / SAMPLE_RATE, end / SAMPLE_RATE, probed)
 
     def _spans(self, utterance: LiveUtterance, ends: list[int], *, final: bool) -> list[tuple[int, int]]:
@@ -144,15 +144,15 @@ class LiveLanguageTracker:
         earliest = max(utterance.start_sample, round(self.timeline.since_s * SAMPLE_RATE))
         last = self._log_mel_end(utterance)
         shortest = round(min(SHORTEST_S, self._stretches.width_s) * SAMPLE_RATE)
-        found = []
+        stretches = []
         for end in ends:
             end = min(end, last)
             start = self._stretches.start(earliest, end, opening=self.timeline.is_opening)
             if start > earliest:
                 start = utterance.quietest_sample(start, end - shortest)
             if end - start >= least:
-                found.append((start, end))
-        return found
+                stretches.append((start, end))
+        return stretches
 
 
 def checked_languages(languages: Sequence[str], tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -127,7 +127,7 @@ class FittedTurnRule:
 
     def _log_odds(self, text_end: TextEnd) -> float:
         return self.bias + sum(
-            weight * one for weight, one in zip(self.weights, text_end.features, strict=True)
+            weight * feature for weight, feature in zip(self.weights, text_end.features, strict=True)
         )
 
 

@@ -55,9 +55,9 @@ class _Reading:
         if (error := self.words.exception()) is not None:
             log.warning("the second pass failed: %s", type(error).__name__)
             return final
-        if (found := self.words.result()) is None:
+        if (words_read := self.words.result()) is None:
             return final
-        words = tuple(_with_speaker(word, final.words) for word in found)
+        words = tuple(_with_speaker(word, final.words) for word in words_read)
         languages = Counter(word.language for word in words).most_common(1)
         return replace(
             final,

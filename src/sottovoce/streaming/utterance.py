@@ -200,8 +200,8 @@ class LiveUtterance:
 
     def drop_before(self, cut_s: float, *, words_until_s: float | None = None) -> None:
         """Drop audio before a time, and move the text of words that end by words_until_s into the prompt."""
-        for one in self.committed.drop_before(cut_s if words_until_s is None else words_until_s):
-            self._context(one.word.language or "").add(one.tokens)
+        for word in self.committed.drop_before(cut_s if words_until_s is None else words_until_s):
+            self._context(word.word.language or "").add(word.tokens)
         self._mels.cut(round(cut_s * SAMPLE_RATE))
         self.encoder.reset()
 
@@ -280,15 +280,15 @@ class CommittedWords:
         return max(gaps)[1] if gaps else self.until_s
 
     def _gaps(self) -> list[tuple[float, float, int]]:
-        n_tokens = accumulate(len(one.tokens) for one in self._words)
-        starts = [*(one.word.start for one in self._words[1:]), self.until_s + 0.2]
+        n_tokens = accumulate(len(word.tokens) for word in self._words)
+        starts = [*(word.word.start for word in self._words[1:]), self.until_s + 0.2]
         return [
-            (start_s - one.word.end, (one.word.end + start_s) / 2, n)
-            for one, start_s, n in zip(self._words, starts, n_tokens, strict=False)
+            (start_s - word.word.end, (word.word.end + start_s) / 2, n)
+            for word, start_s, n in zip(self._words, starts, n_tokens, strict=False)
         ]
 
     def drop_before(self, cut_s: float) -> list[HypothesisWord]:
-        words, dropped = self._words, [*takewhile(lambda one: one.word.end <= cut_s + 1e-6, self._words)]
+        words, dropped = self._words, [*takewhile(lambda word: word.word.end <= cut_s + 1e-6, self._words)]
         self._words, self._tokens, self.letters, self.n_tokens = [], {}, [], 0
         for word in words[len(dropped) :]:
             self._append(word)
@@ -479,7 +479,7 @@ class UtteranceDecoder:
             shown = reading.without_loop(whole, final=True)
             if shown and rules.at_frontier(shown[-1].last_frame, window.n_frames):
                 shown.pop()  # a word at the end of the audio is often half spoken
-            self.policy.unstable = tuple(one.word for one in shown[len(words) :])
+            self.policy.unstable = tuple(word.word for word in shown[len(words) :])
         self._commit(words)
 
     def _read_ahead(
