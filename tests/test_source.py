@@ -70,7 +70,9 @@ LOOKS: dict[str, Callable[[Model, Source], object]] = {
     "options": lambda model, source: (
         model.transcribe(source.place, options=opened_by(source), sample_rate=source.sample_rate).text
     ),
-    "files": lambda model, source: [one for _, one in model.transcribe_files([source], options=OPTIONS)],
+    "files": lambda model, source: [
+        segment for _, segment in model.transcribe_files([source], options=OPTIONS)
+    ],
     "second model": with_second,
     "spectrogram": lambda model, source: spectrogram_address(source),
     "language": lambda model, source: model.detect_language(source),

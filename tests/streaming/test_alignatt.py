@@ -380,14 +380,14 @@ def test_a_longer_window_is_decoded_after_many_shorter_ones() -> None:
     request = AlignAttRequest(PREFIX, StopRules(frame_threshold=25))
     decoder = AlignAttDecoder(backend(), TOKENIZER.eot, VOCABULARY)
     batch = decoder.new_batch()
-    found: list[AlignAttHypothesis] = []
+    hypotheses: list[AlignAttHypothesis] = []
     for window, n_rows in zip(windows, (8, 1), strict=True):
         for _ in range(n_rows):
             batch.admit(decoder, window, request)
         while batch.n_requests:
-            found += [one for _, one in batch.step()]
+            hypotheses += [hypothesis for _, hypothesis in batch.step()]
     alone = [decoded(decoder, [window], [request])[0] for window in windows]
-    assert_same(found, [alone[0]] * 8 + [alone[1]])
+    assert_same(hypotheses, [alone[0]] * 8 + [alone[1]])
 
 
 def assert_same(ours: Sequence[AlignAttHypothesis], theirs: Sequence[AlignAttHypothesis]) -> None:

@@ -27,8 +27,8 @@ class Counting(FakeBackend):
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         grown = super().encode_incremental(windows)
-        for window, one in zip(windows, grown, strict=True):
-            self.windows.append((window.mode, one.encoded.n_content_frames[0], one.n_computed))
+        for window, encoded in zip(windows, grown, strict=True):
+            self.windows.append((window.mode, encoded.encoded.n_content_frames[0], encoded.n_computed))
         return grown
 
 

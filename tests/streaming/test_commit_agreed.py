@@ -128,7 +128,7 @@ def agreed_on(*words: str) -> Agreement:
 
 
 def taken(agreement: Agreement) -> list[str]:
-    return text([one.word for one in agreement.take_agreed()])
+    return text([each.word for each in agreement.take_agreed()])
 
 
 @pytest.mark.parametrize(
@@ -155,6 +155,6 @@ def test_only_words_of_the_audio_that_is_given_up_are_taken_behind_the_committed
     policy = CommitPolicy(WAITING)
     for n_frames in (100, 125):
         policy._agreement.add(read("a", "b", "c"), blank_window(n_frames))
-    words = [one.word for one in policy.take_agreed(0.7, 1.4)]
+    words = [each.word for each in policy.take_agreed(0.7, 1.4)]
     assert [(word.start, word.end) for word in words] == [(0.7, 0.7), (1.0, 1.5)]
     assert policy.take_agreed(0.0, 99.0) == []

@@ -73,12 +73,12 @@ def test_a_failure_loses_no_word_but_those_left_at_the_end_of_an_utterance() -> 
         events, n_failed = listen(open_session(runtime), AUDIO)
         assert n_failed == 1
         assert_sound(events)
-        found = words_of(events)
-        lost = len(whole) - len(found)
+        words = words_of(events)
+        lost = len(whole) - len(words)
         assert lost <= 3, "only the end of an utterance is ever left to be read out"
         if lost:
-            first = next((i for i, word in enumerate(whole) if found[i : i + 1] != [word]), len(whole))
-            assert found == whole[:first] + whole[first + lost :]
+            first = next((i for i, word in enumerate(whole) if words[i : i + 1] != [word]), len(whole))
+            assert words == whole[:first] + whole[first + lost :]
             assert first + lost in (len(FIRST), len(whole)), "the end of an utterance"
 
 
@@ -89,10 +89,10 @@ def test_a_failure_while_languages_are_followed_loses_no_more(failing: int) -> N
     assert n_failed == 1
     assert_sound(events)
     whole = [*FIRST, *spoken("de", 9), *SECOND]
-    found = words_of(events)
-    assert len(whole) - len(found) <= 4
+    words = words_of(events)
+    assert len(whole) - len(words) <= 4
     rest = iter(whole)
-    assert all(word in rest for word in found), "in order, and none twice"
+    assert all(word in rest for word in words), "in order, and none twice"
     assert {change.target for change in changes_of(events)} == {"en", "de"}
 
 
@@ -134,10 +134,10 @@ def test_what_was_committed_before_a_failure_at_the_end_comes_with_a_second_clos
         live.close()
     rest = live.close()
     assert isinstance(rest[-1], SpeechEnded)
-    found = words_of(events + rest)
-    assert found == (FIRST + SECOND)[: len(found)]
-    assert len(found) >= len(FIRST + SECOND) - 3
-    assert finals_of(rest)[-1].text.split() == found[len(FIRST) :]
+    words = words_of(events + rest)
+    assert words == (FIRST + SECOND)[: len(words)]
+    assert len(words) >= len(FIRST + SECOND) - 3
+    assert finals_of(rest)[-1].text.split() == words[len(FIRST) :]
     assert live.close() == []
 
 
@@ -171,7 +171,7 @@ def test_who_is_late_gets_one_update(seconds: float) -> None:
 
 def test_a_change_whose_border_cannot_be_probed_is_told_all_the_same() -> None:
     usual = Noting(backend())
-    told, _ = listen(open_session(usual, ("en", "de")), MIXED)
+    undisturbed, _ = listen(open_session(usual, ("en", "de")), MIXED)
     boundaries = [
         index
         for index, call in enumerate(usual.done)
@@ -180,7 +180,9 @@ def test_a_change_whose_border_cannot_be_probed_is_told_all_the_same() -> None:
     assert boundaries
     events, n_failed = listen(open_session(Noting(backend(), failing=boundaries[:1]), ("en", "de")), MIXED)
     assert n_failed == 1
-    assert [one.target for one in changes_of(events)] == [one.target for one in changes_of(told)]
+    assert [change.target for change in changes_of(events)] == [
+        change.target for change in changes_of(undisturbed)
+    ]
     assert_sound(events)
 
 

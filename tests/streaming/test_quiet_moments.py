@@ -36,6 +36,6 @@ def test_a_change_without_a_pause_lies_between_the_words() -> None:
         audio = np.concatenate([silence(0.5), say(first), say(second), silence(1.0)])
         events = listen(session(("en", "de")), audio)
         assert words_of(events) == first + second
-        (change,) = [one for one in changes_of(events) if one.previous is not None]
+        (change,) = [event for event in changes_of(events) if event.previous is not None]
         boundary_s = (0.5 * SAMPLE_RATE + len(say(first))) / SAMPLE_RATE
         assert -0.13 <= change.at - boundary_s <= 0.37

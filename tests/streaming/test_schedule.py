@@ -23,15 +23,17 @@ def clock(*, vad: bool = True, max_pause_s: float = 3.0) -> UpdateSchedule:
     return UpdateSchedule(VadStream(model=ToneDetector()) if vad else None, CHUNK / SAMPLE_RATE, max_pause_s)
 
 
-def heard(one: UpdateSchedule, audio: Samples, cuts: Sequence[int] = ()) -> list[tuple[SchedulePoint, int]]:
+def heard(
+    schedule: UpdateSchedule, audio: Samples, cuts: Sequence[int] = ()
+) -> list[tuple[SchedulePoint, int]]:
     """Moments of a recording that comes in pieces, and the sample that time has come to at each."""
-    found = []
+    points = []
     for piece in np.split(audio, sorted(cuts)):
-        one.append(piece)
-        DirectRuntime(backend()).run(one.detect_speech())
-        found += [(point, one.now) for point in one.points()]
-    one.stop()
-    return found + [(point, one.now) for point in one.points()]
+        schedule.append(piece)
+        DirectRuntime(backend()).run(schedule.detect_speech())
+        points += [(point, schedule.now) for point in schedule.points()]
+    schedule.stop()
+    return points + [(point, schedule.now) for point in schedule.points()]
 
 
 @given(st.lists(st.integers(0, len(AUDIO)), max_size=6))
@@ -40,45 +42,45 @@ def test_points_do_not_depend_on_how_audio_is_cut(cuts: Sequence[int]) -> None:
 
 
 def test_updates_are_due_at_fixed_samples_and_edges_where_they_were_found() -> None:
-    found = heard(clock(), AUDIO)
-    updates = [point.sample for point, _ in found if point.kind == "update"]
+    points = heard(clock(), AUDIO)
+    updates = [point.sample for point, _ in points if point.kind == "update"]
     assert updates == list(range(CHUNK, len(AUDIO) + 1, CHUNK))
-    edges = [point for point, _ in found if point.kind != "update"]
+    edges = [point for point, _ in points if point.kind != "update"]
     assert [edge.kind for edge in edges] == ["start", "end", "start", "end"]
-    assert [now for _, now in found] == sorted(now for _, now in found)
-    assert all(now > point.sample for point, now in found if point.kind != "update")
+    assert [now for _, now in points] == sorted(now for _, now in points)
+    assert all(now > point.sample for point, now in points if point.kind != "update")
 
 
 def test_without_a_detector_all_is_speech() -> None:
-    one = clock(vad=False)
-    found = heard(one, AUDIO)
-    assert found[0] == (SchedulePoint("start", 0), 0)
-    assert found[-1] == (SchedulePoint("end", len(AUDIO)), len(AUDIO))
-    assert not one.has_vad
+    schedule = clock(vad=False)
+    points = heard(schedule, AUDIO)
+    assert points[0] == (SchedulePoint("start", 0), 0)
+    assert points[-1] == (SchedulePoint("end", len(AUDIO)), len(AUDIO))
+    assert not schedule.has_vad
     assert heard(clock(vad=False), silence(0.0)) == [], "no speech without a sample"
 
 
 def test_who_is_late_gets_the_newest_update_alone() -> None:
-    one = clock(vad=False)
-    one.append(silence(2.3))
-    kinds = [(point.kind, point.sample) for point in one.points(newest_only=True)]
+    schedule = clock(vad=False)
+    schedule.append(silence(2.3))
+    kinds = [(point.kind, point.sample) for point in schedule.points(newest_only=True)]
     assert kinds == [("start", 0), ("update", 4 * CHUNK)]
-    assert one.now == one.buffer.end
+    assert schedule.now == schedule.buffer.end
 
 
 @pytest.mark.parametrize("max_pause_s", [0.0, 3.0, 8.0])
 def test_a_pause_is_held_as_long_as_an_utterance_may_be_held_over(max_pause_s: float) -> None:
-    one = clock(max_pause_s=max_pause_s)
-    one.append(silence(20.0))
-    one.discard(None)
-    assert (one.buffer.end - one.buffer.start) / SAMPLE_RATE == ONSET_S
+    schedule = clock(max_pause_s=max_pause_s)
+    schedule.append(silence(20.0))
+    schedule.discard(None)
+    assert (schedule.buffer.end - schedule.buffer.start) / SAMPLE_RATE == ONSET_S
     held_over = round(max_pause_s * SAMPLE_RATE)
-    assert one.resumes(0, held_over)
-    assert not one.resumes(0, held_over + 1)
+    assert schedule.resumes(0, held_over)
+    assert not schedule.resumes(0, held_over + 1)
 
 
 def test_what_an_utterance_has_taken_is_let_go() -> None:
-    one = clock()
-    one.append(silence(4.0))
-    one.discard(SAMPLE_RATE)
-    assert one.buffer.start == SAMPLE_RATE, "what it has not taken stays"
+    schedule = clock()
+    schedule.append(silence(4.0))
+    schedule.discard(SAMPLE_RATE)
+    assert schedule.buffer.start == SAMPLE_RATE, "what it has not taken stays"

@@ -67,12 +67,12 @@ def test_nothing_is_decoded_in_silence() -> None:
 def test_switches_lose_and_double_nothing(gap_s: float, switching_seed: int) -> None:
     rng = random.Random(switching_seed)
     languages = rng.sample(ALL, 3)
-    audio, words, changes = mixed(languages, 10, gap_s, switching_seed)
+    audio, words, times_s = mixed(languages, 10, gap_s, switching_seed)
     events = listen(session(), audio)
     assert words_of(events) == words, "counted words are the sum of the parts"
-    found = changes_of(events)
-    assert [change.target for change in found] == languages
-    for change, at in zip(found[1:], changes, strict=True):
+    changes = changes_of(events)
+    assert [change.target for change in changes] == languages
+    for change, at in zip(changes[1:], times_s, strict=True):
         assert abs(change.at - at) <= 0.5 + gap_s
         assert change.confirmed_at - at <= 2.5
     labelled = [word.language for event in events if isinstance(event, Partial) for word in event.words]
@@ -220,9 +220,9 @@ def test_bad_audio_is_refused_and_the_session_goes_on(bad: Samples) -> None:
 
 def test_sessions_share_the_detector_and_nothing_that_it_heard() -> None:
     """Its weights are read once in a process, which took most of the time that a session needs to open."""
-    one, other = VadStream(), VadStream()
-    assert one.model is other.model
-    one.push(say(spoken("en", 4)))
+    stream, other = VadStream(), VadStream()
+    assert stream.model is other.model
+    stream.push(say(spoken("en", 4)))
     assert other.n_samples == 0
     assert other.push(silence(1.0)) == VadStream().push(silence(1.0))
 

@@ -201,11 +201,11 @@ def test_marks_are_of_two_kinds() -> None:
 
 def test_eagerness_needs_voice_activity_and_no_fixed_pause(model: Model) -> None:
     stream = StreamOptions(eagerness="medium")
-    for vad, told in (
+    for vad, expected in (
         (False, "voice activity detection"),
         (VadStreamOptions(hangover_ms=300.0), "hangover_ms"),
     ):
-        with pytest.raises(OptionError, match=told):
+        with pytest.raises(OptionError, match=expected):
             model.session("en", stream=stream, vad=vad)
     chosen = vad_with_pauses(VadStreamOptions(threshold=0.4))
     assert (chosen.threshold, chosen.hangover_ms) == (0.4, PAUSE_MS)

@@ -497,7 +497,7 @@ class UtteranceDecoder:
 
     def _commit(self, words: Sequence[HypothesisWord]) -> None:
         self.utterance.commit(words)
-        self.on_words([one.word for one in words], self.language)
+        self.on_words([word.word for word in words], self.language)
 
     def _commit_agreed(self, until_s: float) -> None:
         committed_s = self.utterance.committed.until_s
