@@ -163,13 +163,14 @@ def test_text_is_shown_on_a_terminal_while_documents_go_to_files(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("quiet", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_terminal_shows_text_or_a_bar_and_never_both(quiet: bool, clip: Path, tmp_path: Path) -> None:
+def at_a_terminal(*words: str, **environment: str) -> tuple[int, str]:
+    """Run a command; return its exit status and what a terminal receives."""
     ours, theirs = pty.openpty()
-    words = ["transcribe", str(clip), str(clip), *FAST, "-f", "srt", "-o", str(tmp_path)]
-    command = [sys.executable, "-m", "sottovoce", *words, *(["--quiet"] if quiet else [])]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+    command = [sys.executable, "-m", "sottovoce", *words]
+    usual = {"OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "200"}
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=theirs, env={**os.environ, **usual, **environment}
+    ) as process:
         os.close(theirs)
         pieces = []
         try:
@@ -178,12 +179,25 @@ def test_a_terminal_shows_text_or_a_bar_and_never_both(quiet: bool, clip: Path, 
         except OSError:  # the other side is closed
             pass
     os.close(ours)
-    shown = re.sub(r"\x1b\[[\d;?]*\w", "", b"".join(pieces).decode())
-    assert process.returncode == 0, shown
+    return process.returncode, b"".join(pieces).decode()
+
+
+@pytest.mark.parametrize("quiet", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_terminal_shows_text_or_a_bar_and_never_both(quiet: bool, clip: Path, tmp_path: Path) -> None:
+    words = ["transcribe", str(clip), str(clip), *FAST, "-f", "srt", "-o", str(tmp_path)]
+    status, received = at_a_terminal(*words, *(["--quiet"] if quiet else []))
+    shown = re.sub(r"\x1b\[[\d;?]*\w", "", received)
+    assert status == 0, shown
     said = " ".join((tmp_path / "clip.srt").read_text(encoding="utf-8").splitlines()[2:3])
     assert said
     assert (said in shown) == (not quiet)
     assert ("━" in shown) == quiet
+
+
+def test_errors_are_red_at_a_terminal_unless_colours_are_refused() -> None:
+    for words in (("transcribe", "missing.wav"), ("transcribe", "--nosuch")):
+        assert at_a_terminal(*words)[1].startswith("\x1b[31merror:\x1b[0m ")
+        assert at_a_terminal(*words, NO_COLOR="1")[1].startswith("error: ")
 
 
 CLIP = Path(__file__).parents[2] / "examples" / "clips" / "en.flac"

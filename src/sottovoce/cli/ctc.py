@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import click
 
-from sottovoce.cli.invocation import invocation_of
+from sottovoce.cli.invocation import invocation_of, say_error
 from sottovoce.cli.options import SectionedCommand, grouped, is_typed
 from sottovoce.cli.progress import progress_bar, read_headers
 from sottovoce.ctc.labels import LabelList
@@ -162,7 +162,7 @@ def decode(context: click.Context, /, files: tuple[Path, ...], **given: object) 
             if isinstance(lines, SottovoceError):
                 if len(files) == 1:
                     raise lines
-                click.echo(f"error: {lines}", err=True)
+                say_error(str(lines))
                 n_failed += 1
                 continue
             for line in lines:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import logging
+import os
 import signal
 import sys
 import threading
@@ -186,4 +187,5 @@ def one_line(message: str) -> str:
 
 
 def say_error(message: str) -> None:
-    click.echo(f"error: {one_line(message)}", err=True)
+    label = "error:" if os.environ.get("NO_COLOR") else click.style("error:", fg="red")
+    click.echo(f"{label} {one_line(message)}", err=True)

@@ -114,6 +114,8 @@ def check_suffix(output: Path) -> None:
 
 
 def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
+    from rich.filesize import decimal
+
     from sottovoce.lm.arpa import write_arpa
     from sottovoce.lm.ngram import build_trie, write_trie
 
@@ -124,7 +126,7 @@ def write(table: NgramTable, output: Path, bits: int, report: Report) -> None:
         else:
             write_arpa(output, table)
     counts = ", ".join(f"{len(each.log10):,} {n}-grams" for n, each in enumerate(table.orders, start=1))
-    click.echo(f"{output}: {counts}; {output.stat().st_size / 1e6:,.1f} MB")
+    click.echo(f"{output}: {counts}; {decimal(output.stat().st_size)}")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.text import Text
 
 from sottovoce.cli.documents import LanguageColours
-from sottovoce.cli.invocation import Interrupts, invocation_of
+from sottovoce.cli.invocation import Interrupts, invocation_of, say_error
 from sottovoce.cli.options import (
     BEAM_SIZE,
     BY_KEY,
@@ -692,7 +692,7 @@ class TranslatedView:
                     self._write(translation, event)
                     sys.stdout.flush()
             except TranslationError as error:
-                click.echo(f"error: {error}", err=True)
+                say_error(str(error))
 
     def _write(self, translation: LiveTranslation, event: Event) -> None:
         if self.show is None:
