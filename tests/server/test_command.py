@@ -127,6 +127,12 @@ def test_wrong_options_are_one_line(
     assert reported in refused(capsys, "-m", "nano", *words)
 
 
+def test_two_models_of_a_name_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (other := tmp_path / "nano").mkdir()
+    line = refused(capsys, "-m", "nano", "--second-model", str(other))
+    assert line.startswith(f"error: --second-model '{other}': has the same name as 'nano'")
+
+
 def options_of(words: list[str]) -> dict[str, Any]:
     """What the command would be called with."""
     context = click.Context(cli, info_name="sottovoce", **cli.context_settings)
