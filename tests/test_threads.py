@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from sottovoce.kernels import all_torch_threads, n_threads, one_torch_thread
 from sottovoce.runtime.calls import DirectRuntime, RunOnHost
+from sottovoce.threads import all_torch_threads, n_threads, one_torch_thread
 from tests.runtime.fake import FakeBackend, Script
 
 MAY_SET = sys.platform == "linux" and "MKL" in torch.__config__.parallel_info()

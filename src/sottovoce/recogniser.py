@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from sottovoce.ctc.network import AcousticModel
     from sottovoce.decoding.decode import LanguageDetection
     from sottovoce.lm.boosting import Hotwords
-    from sottovoce.lm.fusion import Grammar, ShallowFusion
+    from sottovoce.lm.fusion import ShallowFusion
+    from sottovoce.lm.grammar import Grammar
     from sottovoce.models.dims import EncoderMode
     from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber

@@ -384,7 +384,7 @@ def test_the_search_has_the_threads_that_are_asked_for(
     command: list[str], ctc: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
-    monkeypatch.setattr("sottovoce.kernels.set_threads", threads.append)
+    monkeypatch.setattr("sottovoce.threads.set_threads", threads.append)
     Path("dev.jsonl").write_text(json.dumps({"emissions": "one.npy", "text": "ab c"}) + "\n")
     ctc(*command, "--threads", 3)
     assert threads == [3]

@@ -12,7 +12,8 @@ import pytest
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.fusion import CACHE_SIZE, Grammar, GrammarModel, ShallowFusion, endless_rules, left_open
+from sottovoce.lm.fusion import ShallowFusion
+from sottovoce.lm.grammar import CACHE_SIZE, Grammar, GrammarModel, endless_rules, left_open
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import SAMPLE_RATE
@@ -114,7 +115,7 @@ def test_states_stay_valid_while_other_searches_begin_and_go_on() -> None:
 def test_recordings_that_share_a_grammar_are_read_as_each_alone(
     nano: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sottovoce.lm.fusion.CACHE_SIZE", 8)
+    monkeypatch.setattr("sottovoce.lm.grammar.CACHE_SIZE", 8)
     grammar = Grammar('root ::= [A-Za-z ,.]+ "."')
     speech = load_audio(CLIPS / "en.flac")
     clips = [speech[: int(seconds * SAMPLE_RATE)] for seconds in (1.5, 3.0, 2.0)]

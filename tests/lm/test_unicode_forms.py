@@ -13,7 +13,8 @@ from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.options import CtcFusionOptions
 from sottovoce.decoding.decode import context_tokens
 from sottovoce.evaluation.scores import ScoredUtterance, count_errors
-from sottovoce.lm.fusion import Grammar, text_fusion
+from sottovoce.lm.fusion import text_fusion
+from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import Lexicon, read_lexicon
 from sottovoce.lm.ngram import NgramModel, load_ngram
 from sottovoce.options.decoding import DecodingOptions

@@ -20,7 +20,7 @@ from sottovoce.formats.document_words import document_text
 from sottovoce.formats.files import load_transcript
 from sottovoce.lm.arpa import read_arpa
 from sottovoce.lm.boosting import read_phrases
-from sottovoce.lm.fusion import Grammar
+from sottovoce.lm.grammar import Grammar
 from sottovoce.lm.lexicon import read_lexicon
 from sottovoce.models.checkpoint.huggingface import read_json
 from sottovoce.server.auth import read_keys

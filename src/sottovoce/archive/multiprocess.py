@@ -15,11 +15,11 @@ from multiprocessing.process import BaseProcess
 from sottovoce.audio.io import AudioSource, Recording
 from sottovoce.audio.vad import SpeechSegment, speech_segments
 from sottovoce.errors import OptionError
-from sottovoce.kernels import n_threads, set_threads
 from sottovoce.offline.transcription import spoken_most
 from sottovoce.options.decoding import WINDOW_VAD
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import Recogniser
+from sottovoce.threads import n_threads, set_threads
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Segment, Span, Turn
 
 SHORTEST_PART_S = 5.0

@@ -338,7 +338,7 @@ class Utterances:
     @classmethod
     def opened(cls, options: DecoderOptions, typed: Mapping[str, object]) -> Utterances:
         """Open the model or the labels. typed: values that take precedence over `options.config`."""
-        from sottovoce.kernels import set_threads
+        from sottovoce.threads import set_threads
 
         if isinstance(priors := typed.get("label_priors"), Path):
             typed = {**typed, "label_priors": read_priors(priors)}

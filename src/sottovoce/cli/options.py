@@ -380,7 +380,7 @@ LANGUAGE = Option(
 def open_model(options: ModelOptions, fusion: FusionOptions | None = None) -> Recogniser:
     """Load a model, with language models for all its searches."""
     from sottovoce.api import load_model
-    from sottovoce.kernels import set_threads
+    from sottovoce.threads import set_threads
 
     named = asdict(options)
     if n_threads := named.pop("threads"):
@@ -461,7 +461,7 @@ class FusionOptions:
     def arguments(self, tokenizer: Tokenizer | None) -> dict[str, Any]:
         """Return the arguments of `Recogniser.fusion`."""
         from sottovoce.formats.document_words import with_vocabulary
-        from sottovoce.lm.fusion import Grammar
+        from sottovoce.lm.grammar import Grammar
 
         weight = HOTWORD_WEIGHT if self.hotword_weight is None else self.hotword_weight
         return {

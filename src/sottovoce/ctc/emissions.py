@@ -17,8 +17,9 @@ import numpy.typing as npt
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.errors import InputError, OptionError
-from sottovoce.kernels import load_kernels, n_threads
+from sottovoce.kernels import load_kernels
 from sottovoce.lm.base import Floats, Ints, Records
+from sottovoce.threads import n_threads
 
 if TYPE_CHECKING:
     import sottovoce_kernels.ctc

@@ -19,10 +19,11 @@ from types import ModuleType
 import numpy as np
 
 from sottovoce.decoding.filters import log_sum_exp
-from sottovoce.kernels import load_kernels, n_threads
+from sottovoce.kernels import load_kernels
 from sottovoce.models.backend import Backend, EncoderOutput
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.threads import n_threads
 from sottovoce.types import (
     FRAMES_PER_SECOND,
     Floats,

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
-from sottovoce.kernels import all_torch_threads
 from sottovoce.lm.base import Bools
 from sottovoce.lm.rescoring import History
 from sottovoce.models.devices import Device, NumberFormat, choose_number_format
 from sottovoce.models.whisper import NativeLinear
+from sottovoce.threads import all_torch_threads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sottovoce.kernels import n_threads
 from sottovoce.models.checkpoint.base import BFLOAT16, Array
 from sottovoce.models.dims import ModelDims
+from sottovoce.threads import n_threads
 
 FEW_ROWS = 2
 """Most rows of the transposed product; more rows only pay over very large tables."""

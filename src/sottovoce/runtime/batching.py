@@ -27,8 +27,6 @@ from typing import TypeAlias
 
 from sottovoce.audio.mel import MELS_PER_FRAME
 from sottovoce.errors import OptionError
-from sottovoce.kernels import n_threads as threads_here
-from sottovoce.kernels import one_torch_thread, use_threads
 from sottovoce.models.backend import Backend, IncrementalWindow
 from sottovoce.models.dims import frames_of
 from sottovoce.runtime.calls import (
@@ -47,6 +45,8 @@ from sottovoce.runtime.calls import (
     torch_threads_of,
 )
 from sottovoce.runtime.update_interval import JUDGED_EVERY_S
+from sottovoce.threads import n_threads as threads_here
+from sottovoce.threads import one_torch_thread, use_threads
 
 log = logging.getLogger(__name__)
 USUAL_FRAMES = 350

@@ -37,12 +37,12 @@ from sottovoce.decoding.decode import (
     mix_seed,
 )
 from sottovoce.decoding.search import Fusion
-from sottovoce.kernels import all_torch_threads, one_torch_thread
 from sottovoce.language.probe import LanguageProbe, ProbedLanguage, detect_together
 from sottovoce.models.backend import Backend, EncoderOutput, IncrementalResult, IncrementalWindow
 from sottovoce.models.devices import Device
 from sottovoce.options.decoding import DecodingOptions, FallbackOptions, shared_options
 from sottovoce.text.tokenizer import Tokenizer
+from sottovoce.threads import all_torch_threads, one_torch_thread
 from sottovoce.types import Features, Floats, Samples, Stepwise
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from sottovoce.decoding.alignment import RunningStatistics
 from sottovoce.decoding.filters import FORBIDDEN
 from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd, BestTokensEnd
 from sottovoce.errors import OptionError
-from sottovoce.kernels import n_threads
 from sottovoce.models.backend import (
     EncoderOutput,
     IncrementalResult,
@@ -48,6 +47,7 @@ from sottovoce.runtime.native_encoder import (
     NativeEncoderState,
 )
 from sottovoce.runtime.packed import PackedPart, PackedTable, PackedWeights, stored
+from sottovoce.threads import n_threads
 from sottovoce.types import Bools, Features, Floats, Ints
 
 LAYER_TABLES = (

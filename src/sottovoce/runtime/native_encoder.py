@@ -11,7 +11,6 @@ import numpy.typing as npt
 import sottovoce_kernels as kernels
 from sottovoce_kernels.encoder import Encoder, Frames, Window
 
-from sottovoce.kernels import n_threads
 from sottovoce.models.backend import EncoderState, IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Array, Checkpoint, floats
 from sottovoce.models.ctc_head import gelu
@@ -24,6 +23,7 @@ from sottovoce.runtime.incremental_encoder import (
     plan_updates,
 )
 from sottovoce.runtime.packed import PackedNumbers, PackedPart, PackedTable, PackedWeights, stored
+from sottovoce.threads import n_threads
 from sottovoce.types import Features, Floats
 
 Words = npt.NDArray[np.uint16]

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import torch
 
 from sottovoce.errors import OptionError
-from sottovoce.kernels import tell_torch
 from sottovoce.models.backend import EncoderOutput, IncrementalResult, IncrementalWindow
 from sottovoce.models.checkpoint.base import Checkpoint
 from sottovoce.models.devices import MOST_RECORDINGS, NumberFormat, encoder_work, plan_memory
@@ -25,6 +24,7 @@ from sottovoce.runtime.torch_encoder import (
     TorchEncoderOutput,
     recorder_of,
 )
+from sottovoce.threads import tell_torch
 from sottovoce.types import Features
 
 logger = logging.getLogger(__name__)

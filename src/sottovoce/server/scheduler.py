@@ -22,7 +22,6 @@ import numpy as np
 from sottovoce.audio.io import AudioSource
 from sottovoce.decoding.decode import LanguageDetection
 from sottovoce.errors import OptionError
-from sottovoce.kernels import n_threads
 from sottovoce.offline.transcriber import SecondModel
 from sottovoce.offline.transcription import FileTranscription
 from sottovoce.options.decoding import DeferralOptions
@@ -39,6 +38,7 @@ from sottovoce.streaming.live_session import EventNumbers, LiveSession
 from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.sources import SourcesSession
 from sottovoce.text.filters import Replacements, TextFilter
+from sottovoce.threads import n_threads
 from sottovoce.translation.live_translator import SourceText
 from sottovoce.translation.whisper_translate import WhisperTranslator
 from sottovoce.types import SAMPLE_RATE, Event, Final, Floats, Partial, Samples, Segment, Transcript, Word

@@ -20,11 +20,11 @@ from typing import TypeAlias, TypeVar
 
 import anyio
 
-from sottovoce.kernels import n_threads as threads_here
 from sottovoce.models.backend import Backend
 from sottovoce.runtime.batching import THREAD_NAME, BatchingRuntime, Caller, Priority
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.server.errors import INTERNAL, shutting_down, to_api_error
+from sottovoce.threads import n_threads as threads_here
 
 T = TypeVar("T")
 FAULTS_IN_A_ROW = 5
