@@ -163,11 +163,22 @@ def test_typed_options_win_over_the_environment_and_that_over_the_file(
     assert result["model"] == "nano"
 
 
-@pytest.mark.parametrize("text", ["prot = 1", "[limits]\na = 1", "port = ", "port = 99999", "[port]\na = 1"])
-def test_a_wrong_file_is_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "reported"),
+    [
+        ("prot = 1", "'prot'"),
+        ("[limits]\na = 1", "'limits'"),
+        ("port = ", "serve.toml"),
+        ("port = 99999", "'--port'"),
+        ("[port]\na = 1", "port"),
+    ],
+)
+def test_a_wrong_file_is_one_line(
+    text: str, reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "serve.toml"
     file.write_text(text)
-    refused(capsys, "--config", str(file))
+    assert reported in refused(capsys, "--config", str(file))
 
 
 @pytest.mark.parametrize(

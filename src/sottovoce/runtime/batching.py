@@ -389,13 +389,10 @@ class CallBatcher:
         return [each for each in self.requests if each.priority is priority and each.call is not None]
 
     def _admit(self, pending: Pending, batches: RunningBatches, key: Hashable) -> None:
-        call = pending.call
-        caller, is_admitted = (
-            pending.caller,
-            batches.admit(pending, (type(call), pending.order if key is None else key)),
-        )
-        if is_admitted and type(call) is not SpeechCall:
-            caller.began_s = self._clock() if math.isnan(caller.began_s) else caller.began_s
+        kind, caller = type(pending.call), pending.caller
+        is_admitted = batches.admit(pending, (kind, pending.order if key is None else key))
+        if is_admitted and kind is not SpeechCall and math.isnan(caller.began_s):
+            caller.began_s = self._clock()
 
     def _step_live(self) -> bool:
         others = self._together[Priority.LIVE]
