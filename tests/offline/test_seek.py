@@ -23,6 +23,7 @@ from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.types import Floats, Samples, Segment, Word
 from tests.offline.transcribing import HELLO, WORLD, Loud, at, read, script, voice
+from tests.runtime.fake import Script, ScriptedToken, SpokenLanguage
 
 SPAN = WindowSpan(start=0.0, end=30.0, full_end=30.0, last_speech=0.0)
 
@@ -119,6 +120,18 @@ def test_words_that_nobody_said_are_left_out(caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.INFO)
     assert texts(voice(8.0, (5.0, 7.0)), replace(ENGLISH, normalization="window")) == [" world"]
     assert "nobody speaks from 0.0 to 4.0 s: 'hello' is left out" in caplog.text
+
+
+@pytest.mark.parametrize("reads_again", [True, False])
+def test_a_sentence_with_early_timestamps_is_kept_at_its_words_times(reads_again: bool) -> None:
+    """The model writes that somebody speaks from 0 to 2 s; the words are aligned with 5 to 7 s."""
+    tokens = (at(0), 0), (HELLO, 265), (at(1), 285), (at(1), 286), (WORLD, 340), (at(2), 355)
+    mistimed = Script(tuple(ScriptedToken(*token) for token in tokens), (SpokenLanguage("en", 0, 1500),))
+    result = read(mistimed, voice(8.0, (5.0, 7.0)), replace(ENGLISH, read_again=reads_again))
+    assert [item.text for item in result] == [" hello", " world"]
+    assert [item.words for item in result] == [None, None]
+    starts = [5.0, 6.4] if reads_again else [0.0, 1.0]
+    assert [item.start for item in result] == pytest.approx(starts, abs=0.1)
 
 
 def test_with_openai_whisper_s_rules_they_stay() -> None:

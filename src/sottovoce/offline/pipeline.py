@@ -12,6 +12,7 @@ The order of windows is a strategy. Between two batches the whole state is a `Re
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections import deque
@@ -72,6 +73,8 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.calls import Runtime
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import Segment, Word
+
+logger = logging.getLogger(__name__)
 
 
 class LanguageWindow(NamedTuple):
@@ -228,7 +231,7 @@ class SeekWindows(WindowOrder):
             return [], structs.replace(self.place, next_frame=self._reach)
         (each,) = decoded
         cut, last_speech_s, least = each.cut, self.last_speech_s, self.place.next_frame + 1
-        if self.options.needs_words and not each.is_silent:
+        if any(segment.words for segment in cut.segments):
             spoken_until = cut.end_of_speech
             if not cut.ends_closed and spoken_until is not None and spoken_until > each.window.origin_s:
                 cut = replace(cut, seek=self._after_speech(each.window, spoken_until))
@@ -577,16 +580,41 @@ class _Pipeline:
             self._cut(window.window, encoded.rows([index]), attempt)
             for index, (window, attempt) in enumerate(zip(windows, attempts, strict=True))
         ]
-        if not self.options.needs_words or all(window.is_silent for window in decoded):
-            return decoded
-        words = transcriber.with_words(
+        if self.options.needs_words and not all(window.is_silent for window in decoded):
+            return self._with_words(encoded, decoded)
+        return list(map(self._retimed, decoded)) if self.options.read_again else decoded
+
+    def _with_words(self, encoded: EncoderOutput, windows: Sequence[DecodedWindow]) -> list[DecodedWindow]:
+        words = self.transcriber.with_words(
             encoded,
-            [(window.cut, window.result, window.window.n_frames) for window in decoded],
+            [(window.cut, window.result, window.window.n_frames) for window in windows],
             window_start=windows[0].window.origin_s,
             last_speech=self.windows.last_speech_s,
         )
-        cuts = transcriber.runtime.run(words)
-        return [replace(window, cut=cut) for window, cut in zip(decoded, cuts, strict=True)]
+        cuts = self.transcriber.runtime.run(words)
+        return [replace(window, cut=cut) for window, cut in zip(windows, cuts, strict=True)]
+
+    def _retimed(self, decoded: DecodedWindow) -> DecodedWindow:
+        """Return a window with aligned words, if by their times more of its segments are spoken.
+
+        Whisper may write timestamps that are seconds early.
+        """
+        if decoded.window.is_packed:
+            return decoded
+        n_spoken = self._n_spoken(decoded)
+        if n_spoken == len(decoded.cut.segments):
+            return decoded
+        (aligned,) = self._with_words(decoded.encoded, [decoded])
+        return aligned if self._n_spoken(aligned) > n_spoken else decoded
+
+    def _n_spoken(self, decoded: DecodedWindow) -> int:
+        self._look_ahead(decoded.cut.segments)
+        return sum(map(self.voices.has_speech, decoded.cut.segments))
+
+    def _look_ahead(self, segments: Sequence[Segment]) -> None:
+        """Read on so far that the speech in segments is known."""
+        if segments:
+            self.features.has(mel_frames(segments[-1].end) + LOOK_AHEAD_FRAMES)
 
     def _cut(self, window: Window, encoded: EncoderOutput, attempt: Attempt) -> DecodedWindow:
         result, n_frames, fallback = attempt.result, window.n_frames, self.options.fallback
@@ -623,19 +651,16 @@ class _Pipeline:
             probability = decoded.window.probability
             segments = [replace(segment, language_probability=probability) for segment in segments]
         if self.options.read_again and not decoded.window.is_packed:
-            segments = self._spoken(segments)
+            self._look_ahead(segments)
+            segments = list(filter(self._is_spoken, segments))
         return replace(decoded, cut=replace(decoded.cut, segments=tuple(segments)))
 
-    def _spoken(self, segments: Sequence[Segment]) -> list[Segment]:
-        voices = self.voices
-        if segments:
-            self.features.has(mel_frames(segments[-1].end) + LOOK_AHEAD_FRAMES)
-        return [
-            segment
-            for segment in segments
-            if voices.has_speech(segment, is_guess=self.options.fallback.is_guess(segment))
-            and not (self._context.holds(segment.text) and voices.exceeds_speech_rate(segment))
-        ]
+    def _is_spoken(self, segment: Segment) -> bool:
+        if not self.voices.has_speech(segment, is_guess=self.options.fallback.is_guess(segment)):
+            span = f"{segment.start:.1f} to {segment.end:.1f} s"
+            logger.info("nobody speaks from %s: '%s' is left out", span, segment.text.strip())
+            return False
+        return not (self._context.holds(segment.text) and self.voices.exceeds_speech_rate(segment))
 
     def _finished(self, next_frame: int) -> Segments:
         self._read.sort(key=lambda read: read.window.start)

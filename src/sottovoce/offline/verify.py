@@ -147,11 +147,7 @@ class SpeechPresence:
 
     def has_speech(self, segment: Segment, *, is_guess: bool = False) -> bool:
         """Return whether there is a voice in a segment; is_guess: a clear one, as the text is improbable."""
-        is_spoken = _seconds_in(self._sure if is_guess else self._voices, segment) > 0.0
-        if not is_spoken:
-            span = f"{segment.start:.1f} to {segment.end:.1f} s"
-            logger.info("nobody speaks from %s: '%s' is left out", span, segment.text.strip())
-        return is_spoken
+        return _seconds_in(self._sure if is_guess else self._voices, segment) > 0.0
 
     def exceeds_speech_rate(self, segment: Segment, *, tolerance_s: float = 0.0) -> bool:
         """Return whether a segment is faster than people speak, or a run of its words is.
