@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -253,6 +254,21 @@ def test_a_segment_leaves_the_time_in_which_other_words_were_found() -> None:
     assert trimmed(owned, words, [before, after]) == replace(owned, start=3.6, end=6.0)
     assert trimmed(owned, words, [within]) == owned
     assert trimmed(owned, (), [before, after]) == owned
+
+
+def test_segments_of_parts_that_are_halved_end_where_those_of_a_half_begin() -> None:
+    """The timestamp after the words of a part is its end, but its second half holds more words."""
+
+    def hear(mel: Floats, _: int) -> Script:
+        length_s = mel.shape[1] / 100
+        if length_s == 30 or length_s < 9:
+            return words_until(min(length_s, 4.0))
+        *words, last = words_until(4.0).tokens
+        return Script((*words, replace(last, id=at(int(length_s)))), (SpokenLanguage("en", 0, 1500),))
+
+    segments, _ = read(FakeBackend(hear), rustle(16.0), ENGLISH)
+    assert len(segments) > 2
+    assert all(before.end <= after.start for before, after in pairwise(segments))
 
 
 def test_a_second_reading_is_tried_once() -> None:

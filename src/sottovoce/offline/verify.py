@@ -435,21 +435,23 @@ class SkippedSpeechRecovery:
         if self.follower is not None:
             language = yield from self.follower.language_of(whole, language, window.speech)
         decoded = yield from self._decode_alone(whole, language, is_loop=is_loop)
-        rest = [list(stretch)]
+        rest, timed = [list(stretch)], list[Segment]()
         if decoded is not None:
-            segments = list(decoded.cut.segments)
+            segments += decoded.cut.segments
             if not is_loop and repeats_neighbour(segments, neighbours, self.transcriber.tokenizer.eot):
                 return []  # its words exist already, at other times
             timed = yield from self._timed(decoded)
             rest = uncovered(stretch, map(covered_by_word, _words_in(timed)))
+        inner = list[Segment]()
         for left in rest:
             halves = in_halves(left, evenly=is_loop) if depth < DEEPEST else ()
             for half in halves:
-                around = [*neighbours, *segments]
-                segments += yield from self._decode_again(window, half, language, around, depth + 1)
+                around = [*neighbours, *segments, *inner]
+                inner += yield from self._decode_again(window, half, language, around, depth + 1)
             if not halves:
                 window.skipped.append((seconds_of(left[0].start), seconds_of(left[-1].end)))
-        return segments
+        pairs = zip(segments, timed, strict=True)
+        return [trimmed(segment, spoken.words or (), inner) for segment, spoken in pairs] + inner
 
     def _note_skipped(self, start_s: float, end_s: float) -> None:
         skipped = self.progress.skipped
