@@ -59,6 +59,35 @@ def test_emissions(log_probs: object, message: str) -> None:
         decoder.greedy(log_probs)  # type: ignore[arg-type]
 
 
+def test_states_of_other_streams_and_decoders() -> None:
+    """The kernels would read beyond the arrays of such a state."""
+    decoder, two = CtcDecoder(LABELS), torch.stack([frames(1, 0, 2)] * 2)
+    for n_streams, chunk in ((1, two), (2, two[:1]), (2, two[0]), (0, two[:1])):
+        n_given = 1 if chunk.ndim == 2 else len(chunk)
+        expected = f"emissions: expected those of {n_streams} streams, as the state, got {n_given}"
+        for advance in (decoder.decode_chunk, decoder.look_ahead):
+            with pytest.raises(InputError, match=expected):
+                advance(decoder.start(n_streams), chunk)
+        with pytest.raises(InputError, match=expected):
+            decoder.decode(chunk, state=decoder.start(n_streams))
+    with pytest.raises(InputError, match="expected those of 1 streams, as the state, got 2"):
+        list(decoder.stream([two]))
+    others = (
+        CtcDecoder(LABELS, beam_size=4),
+        CtcDecoder([*LABELS, "c"]),
+        CtcDecoder(LABELS, lexicon=["ab", "b"]),
+        CtcDecoder(LABELS, hotwords=["ab"]),
+    )
+    for other in others:
+        with pytest.raises(InputError, match="state: expected one that this decoder made"):
+            decoder.decode_chunk(other.start(), frames(1, 0, 2))
+        with pytest.raises(InputError, match="got that of another decoder"):
+            decoder.finish(other.start())
+    again = pickle.loads(pickle.dumps(decoder))
+    state = copy.deepcopy(decoder.start())
+    assert again.decode_chunk(state, frames(1, 0, 2)) == ["ab"]
+
+
 def test_emissions_of_any_byte_order() -> None:
     log_probs = frames(1, 0, 2).numpy()
     expected = CtcDecoder(LABELS).decode(log_probs)

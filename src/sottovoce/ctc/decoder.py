@@ -363,9 +363,11 @@ class EmissionDecoder:
     def decode_chunk(
         self, state: PrefixState, log_probs: Emissions, lengths: Lengths | None = None
     ) -> list[str]:
-        """Advance the state over the next frames (B, T, V); return the best text so far of each stream.
+        """Advance the state over the next frames (B, T, V) of its B streams; return the best text so far of
+        each. `finish` returns the same as `decode`, for any chunks.
 
-        `finish` returns the same as `decode`, for any chunks.
+        Raises:
+            InputError: as `decode`; also a state of another decoder or another number of streams.
         """
         self._advance(state, *self._checked(log_probs, lengths))
         self._committer.commit(state)
@@ -457,6 +459,7 @@ class EmissionDecoder:
 
         n_best: None: that of the options. homophones: whether lists have homophones that the search pruned.
         """
+        self._search.check(state, len(state.length))
         if not len(state.length):
             return []
         n_best = n_best or self.options.n_best
@@ -484,6 +487,7 @@ class EmissionDecoder:
         return mean_log_probs([values for values, _ in networks], shares), networks[0][1]
 
     def _advance(self, state: PrefixState, emissions: Floats, lengths: Ints) -> None:
+        self._search.check(state, len(lengths))
         log_probs, scores = self._scaling.probabilities(emissions), self._scaling.scores(emissions)
         if self.options.times:
             state.emissions.append((log_probs, lengths))

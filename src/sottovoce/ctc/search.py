@@ -15,6 +15,7 @@ depend on the rest only.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from array import array
 from collections.abc import Sequence
 from copy import copy
@@ -39,7 +40,7 @@ from sottovoce.ctc.emissions import (
     token_times,
 )
 from sottovoce.ctc.labels import SpelledWord, SymbolReader
-from sottovoce.errors import OptionError
+from sottovoce.errors import InputError, OptionError
 from sottovoce.kernels import load_kernels
 from sottovoce.lm.base import Automaton, Bools, Doubles, Floats, Ints, Records
 from sottovoce.lm.lexicon import ROOT, Lexicon
@@ -97,6 +98,14 @@ class PrefixScorer:
                 whole = scores[lexicon.unknown] + self._word_scores[lexicon.unknown]
                 scores[lexicon.unknown] = np.float32(UNKNOWN_SHARE) * whole
             self.ahead = lexicon.look_ahead(scores)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of labels, nodes of the lexicon, and ids and nodes of each model."""
+        models = [model for model, _ in (*self._words, *self._tokens)]
+        per_model = ((len(m.root_weights), 0 if m.parent is None else len(m.parent), m.start) for m in models)
+        n_nodes = 0 if self.lexicon is None else self.lexicon.n_nodes
+        return self.n_tokens, n_nodes, *itertools.chain.from_iterable(per_model)
 
     @property
     def n_arcs(self) -> int:
@@ -260,6 +269,7 @@ class PrefixState:
     in_blank: (B,) bool, whether the last frame was in a run of blanks that can be skipped.
     acoustic_offset: (B,) float64, scores of dropped blanks, and what `renormalize` subtracted.
     lm_offset: (B,) float64, what `renormalize` subtracted from `lm`.
+    sizes: of the search that made it, which alone may advance it.
     committed: of each utterance; removed from `symbols`, `length` and `emissions`.
     emissions: uncommitted: (log_probs (B, T, V), lengths (B,)) per chunk.
     """
@@ -278,12 +288,14 @@ class PrefixState:
     in_blank: Bools
     acoustic_offset: Doubles
     lm_offset: Doubles
+    sizes: tuple[int, ...] = field(repr=False)
     committed: list[CommittedHistory] = field(repr=False)
     emissions: list[tuple[Floats, Ints]] = field(default_factory=list, repr=False)
 
     @classmethod
-    def first(cls, n_batch: int, beam_size: int, initial_symbol: int, start: Ints) -> PrefixState:
-        shape = (n_batch, beam_size)
+    def first(cls, n_batch: int, sizes: tuple[int, ...], initial_symbol: int, start: Ints) -> PrefixState:
+        """Make the state before the first frame. sizes: the first is the number of beams."""
+        shape = (n_batch, sizes[0])
         blank = np.full(shape, NEVER, np.float32)
         blank[:, :1] = 0.0
         return cls(
@@ -301,6 +313,7 @@ class PrefixState:
             in_blank=np.zeros(n_batch, np.bool_),
             acoustic_offset=np.zeros(n_batch),
             lm_offset=np.zeros(n_batch),
+            sizes=sizes,
             committed=[CommittedHistory() for _ in range(n_batch)],
         )
 
@@ -433,9 +446,18 @@ class PrefixSearch:
             threshold=float("inf") if beam_threshold is None else beam_threshold,
         )
         self._native = self._scorer.native(self._kernels)
+        self._sizes = beam_size, *self._scorer.sizes
 
     def start(self, n_batch: int) -> PrefixState:
-        return PrefixState.first(n_batch, self._settings.beam_size, self._initial_symbol, self._start)
+        return PrefixState.first(n_batch, self._sizes, self._initial_symbol, self._start)
+
+    def check(self, state: PrefixState, n_rows: int) -> None:
+        """Raise InputError for a state of another search or of another number of streams."""
+        if state.sizes != self._sizes:
+            raise InputError("state: expected one that this decoder made, got that of another decoder")
+        n_streams = len(state.length)
+        if n_streams != n_rows:
+            raise InputError(f"emissions: expected those of {n_streams} streams, as the state, got {n_rows}")
 
     def run(self, state: PrefixState, log_probs: Floats, lengths: Ints) -> None:
         """Advance the state over log_probs (B, T, V) float32 of lengths (B,)."""
