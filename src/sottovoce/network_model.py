@@ -20,6 +20,7 @@ from sottovoce.audio.io import AudioReader, Recording
 from sottovoce.audio.vad import SpeechFinder, SpeechModel
 from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.labels import LabelList, LabelSource, labels_of
+from sottovoce.ctc.models import causal_words
 from sottovoce.ctc.network import (
     AcousticModel,
     LogProbs,
@@ -28,7 +29,7 @@ from sottovoce.ctc.network import (
     new_words,
     read_network,
 )
-from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, DecoderConfig, read_config
+from sottovoce.ctc.options import CtcOptions, DecoderConfig, read_config
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.lm.ngram import load_ngram
@@ -53,7 +54,6 @@ from sottovoce.types import Floats, Segment, Word
 if TYPE_CHECKING:
     from sottovoce.alignment import TextAligner
     from sottovoce.audio.io import Recording
-    from sottovoce.lm.rescoring import WordLanguageModel
     from sottovoce.models.dims import EncoderMode
     from sottovoce.options.transcribe import AlignOptions
     from sottovoce.runtime.calls import Runtime
@@ -222,7 +222,7 @@ class CtcModel(Recogniser):
             self._decoders[key] = self.decoder(
                 lm=self._ngram(config.lm),
                 label_lm=self._ngram(config.label_lm),
-                neural_lm=neural_lm and self._loaded(neural_lm, lambda: neural_model(neural_lm, fusion)),
+                neural_lm=neural_lm and self._loaded(neural_lm, lambda: causal_words(neural_lm, fusion)),
                 lexicon=config.lexicon,
                 hotwords=config.hotwords,
                 unknown_words=config.unknown_words,
@@ -280,12 +280,6 @@ class CtcModel(Recogniser):
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def neural_model(name: str, fusion: CtcFusionOptions) -> WordLanguageModel:
-    from sottovoce.lm.neural import CausalWordModel
-
-    return CausalWordModel.load(name, dtype=fusion.neural_dtype, cache_mb=fusion.neural_cache_mb)
 
 
 def ctc_model(

@@ -15,6 +15,11 @@ from tests.ctc.enumeration import emissions, likely
 
 SCRIPT = """
 import sys
+from importlib.util import find_spec
+from sottovoce.cli.main import run
+tune = ["ctc", "tune", "dev.jsonl", "--labels", "labels.txt", "--lm", "words.arpa", "--decodings", "2"]
+assert find_spec("cmaes") is None or run(tune) == 0
+assert "torch" not in sys.modules
 sys.modules["torch"] = None
 import numpy as np
 from sottovoce.ctc import CtcDecoder
@@ -24,8 +29,9 @@ options = CtcOptions(blank_skip=0.9)
 decoder = CtcDecoder("-ab ", 0, lm="words.arpa", lexicon=["ab", "ba"], hotwords=["ba"], options=options)
 *_, last = decoder.stream([log_probs])
 print(decoder.decode(log_probs)[0][0].text, decoder.greedy(log_probs)[0].text, last.text)
-from sottovoce.cli.main import main
-main(["ctc", "one.npy", "--labels", "labels.txt", "--lm", "words.arpa", "--logits"])
+run(["ctc", "one.npy", "--labels", "labels.txt", "--lm", "words.arpa", "--logits"])
+code = run(["ctc", "one.npy", "--labels", "labels.txt", "--lm", "words.arpa", "--neural-lm", "gpt2"])
+assert code == 2, code
 """
 ARPA = "\\data\\\nngram 1=5\n\n\\1-grams:\n-3\t<unk>\n-99\t<s>\n-1\t</s>\n-0.5\tab\n-0.6\tba\n\n\\end\\\n"
 
@@ -34,12 +40,18 @@ def test_no_pytorch_is_needed(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", likely([1, 0, 2, 3, 2, 0, 1], 4, share=0.94))
     (tmp_path / "words.arpa").write_text(ARPA)
     (tmp_path / "labels.txt").write_text("-\na\nb\n|\n")
+    (tmp_path / "dev.jsonl").write_text('{"emissions": "one.npy", "text": "ab ba"}\n')
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     lines = done.stdout.splitlines()
-    assert lines[:1] == ["ab ba ab ba ab ba"], done.stderr
-    assert '"text": "ab ba"' in lines[1]
+    assert done.returncode == 0, done.stderr
+    assert lines[-2:-1] == ["ab ba ab ba ab ba"], done.stderr
+    assert '"text": "ab ba"' in lines[-1]
+    needs = "error: the language model gpt2 needs the package 'torch': pip install"
+    assert needs in done.stderr
+    assert "neural-lm]" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 class DeviceArray:

@@ -576,9 +576,9 @@ def tuned(
     import numpy as np
 
     from sottovoce.ctc import load_ngram
+    from sottovoce.ctc.models import causal_words
     from sottovoce.ctc.tuning import folds_of, tune
     from sottovoce.evaluation.scores import ErrorCounts, ScoreOptions, count_edits, error_rate
-    from sottovoce.lm.neural import CausalWordModel
     from sottovoce.text.normalize import composed
 
     sources = [next(utterances.of(row.path)) for row in rows]
@@ -593,9 +593,7 @@ def tuned(
     lexicon = None
     neural_lm = None
     if config.neural_lm is not None:
-        neural_lm = RememberedWords(
-            CausalWordModel.load(config.neural_lm, dtype=fusion.neural_dtype, cache_mb=fusion.neural_cache_mb)
-        )
+        neural_lm = RememberedWords(causal_words(config.neural_lm, config.fusion))
     known: dict[tuple[float, ...], list[ErrorCounts]] = {}
 
     def errors(weights: Weights) -> Counts:

@@ -30,7 +30,7 @@ from sottovoce.ctc.emissions import (
     token_times,
 )
 from sottovoce.ctc.labels import UNFINISHED, Labels, SpelledWord, SymbolReader, named_blank
-from sottovoce.ctc.models import DecoderParts, Ngrams, weighted_ngrams
+from sottovoce.ctc.models import DecoderParts, Ngrams, causal_words, weighted_ngrams
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions, read_config
 from sottovoce.ctc.search import CommittedHistory, Committer, PrefixScorer, PrefixSearch, PrefixState, padded
 from sottovoce.errors import OptionError
@@ -728,15 +728,7 @@ class CtcDecoder(EmissionDecoder):
         """The words' tree, made or given; None without a lexicon."""
         rescorer = None
         if isinstance(neural_lm, str | Path):
-            from sottovoce.lm.neural import CausalWordModel
-            from sottovoce.models.devices import choose_device
-
-            neural_lm = CausalWordModel.load(
-                str(neural_lm),
-                device=choose_device(device),
-                dtype=fusion.neural_dtype,
-                cache_mb=fusion.neural_cache_mb,
-            )
+            neural_lm = causal_words(str(neural_lm), fusion, device)
         if isinstance(neural_lm, StatefulModel):
             neural_lm = StatefulWords(neural_lm)
         if neural_lm is not None:

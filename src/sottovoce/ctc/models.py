@@ -11,14 +11,14 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.options import Case, CtcFusionOptions
 from sottovoce.ctc.search import IMPOSSIBLE, PrefixScorer, WeightedModel
-from sottovoce.errors import LanguageModelError, OptionError, SottovoceError
+from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError, SottovoceError
 from sottovoce.lm.base import LanguageModel, WordModel
 from sottovoce.lm.boosting import (
     Edges,
@@ -32,6 +32,9 @@ from sottovoce.lm.boosting import (
 from sottovoce.lm.lexicon import Entries, Lexicon, listed_spellings, read_lexicon
 from sottovoce.lm.ngram import load_ngram
 from sottovoce.text.normalize import composed, forms_of, ids_by_form, is_composed, letter_spellings
+
+if TYPE_CHECKING:
+    from sottovoce.lm.neural import CausalWordModel
 
 MOST_SPELLINGS = 8
 """Most label sequences of a phrase; the first has the longest labels, the others are the shortest."""
@@ -59,6 +62,19 @@ def weighted_ngrams(given: Ngrams | None, *, default_weight: float) -> list[tupl
         if isinstance(error, SottovoceError):
             raise
         raise OptionError(f"lm: expected models with their weights, got {given!r:.80}") from error
+
+
+def causal_words(name: str, fusion: CtcFusionOptions, device: str = "cpu") -> CausalWordModel:
+    """Load a causal model of Hugging Face. Raises: MissingExtraError; others as `CausalWordModel.load`."""
+    from sottovoce.models.devices import choose_device, has_torch
+
+    if not has_torch():
+        raise MissingExtraError("torch", "neural-lm", f"the language model {name}")
+    from sottovoce.lm.neural import CausalWordModel
+
+    return CausalWordModel.load(
+        name, device=choose_device(device), dtype=fusion.neural_dtype, cache_mb=fusion.neural_cache_mb
+    )
 
 
 class PhraseSpeller:
