@@ -23,7 +23,7 @@ PAGE = DOCS / "reference.md"
 MARKS = re.compile(
     r"(<!-- members of (?P<of>[\w.]+)(?: \((?P<only>[\w, ]+)\))? -->\n)(.*?)(<!-- end -->)", re.DOTALL
 )
-ITEM = re.compile(r"^([\w*]+(?:, [\w*]+)*): (.*)", re.DOTALL)
+ITEM = re.compile(r"^(?!Raises:)([\w*]+(?:, [\w*]+)*): (.*)", re.DOTALL)
 WIDTH = 100
 
 
@@ -85,10 +85,8 @@ def signature(result: Any, name: str) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
             shown.append("*")
         hint = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
-        shown.append(
-            f"{parameter.name}{hint}"
-            + ("" if parameter.default is parameter.empty else f" = {parameter.default!r}")
-        )
+        default = "…" if inspect.isfunction(parameter.default) else repr(parameter.default)
+        shown.append(parameter.name + hint + ("" if parameter.default is parameter.empty else f" = {default}"))
     returned = (
         ""
         if inspect.isclass(result) or called.return_annotation is called.empty
@@ -111,7 +109,7 @@ def block_of(block: str) -> str:
     lines: list[str] = []
     for line in block.split("\n"):
         bare = line.strip()
-        if lines and not ITEM.match(bare) and bare != "Raises:":
+        if lines and not ITEM.match(bare) and not bare.startswith("Raises:"):
             lines[-1] += f" {bare}"
         else:
             lines.append(bare)
