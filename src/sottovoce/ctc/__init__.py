@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sottovoce.ctc.decoder import CtcDecoder
-    from sottovoce.ctc.options import CtcFusionOptions
+    from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
     from sottovoce.lm.ngram import load_ngram
 
-__all__ = ["CtcDecoder", "CtcFusionOptions", "load_ngram"]
+__all__ = ["CtcDecoder", "CtcFusionOptions", "CtcOptions", "load_ngram"]
 
-_HOMES = {"CtcDecoder": "ctc.decoder", "CtcFusionOptions": "ctc.options", "load_ngram": "lm.ngram"}
+_HOMES = {
+    "CtcDecoder": "ctc.decoder",
+    "CtcFusionOptions": "ctc.options",
+    "CtcOptions": "ctc.options",
+    "load_ngram": "lm.ngram",
+}
 
 
 def __getattr__(name: str) -> object:
