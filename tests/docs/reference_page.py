@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from itertools import pairwise
 from pydoc import locate
@@ -85,8 +87,8 @@ def signature(result: Any, name: str) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
             shown.append("*")
         hint = "" if parameter.annotation is parameter.empty else f": {parameter.annotation}"
-        default = "…" if inspect.isfunction(parameter.default) else repr(parameter.default)
-        shown.append(parameter.name + hint + ("" if parameter.default is parameter.empty else f" = {default}"))
+        default = "" if parameter.default is parameter.empty else f" = {shown_default(parameter.default)}"
+        shown.append(f"{parameter.name}{hint}{default}")
     returned = (
         ""
         if inspect.isclass(result) or called.return_annotation is called.empty
@@ -97,6 +99,14 @@ def signature(result: Any, name: str) -> str:
     if len(line) > WIDTH:
         line = f"{short}(\n" + "".join(f"    {parameter},\n" for parameter in shown) + f"){end}"
     return f"```text\n{line}\n```\n"
+
+
+def shown_default(value: Any) -> str:
+    if inspect.isfunction(value):
+        return "…"
+    if value and isinstance(value, dict):
+        return "{…}"
+    return f"{type(value).__name__}()" if dataclasses.is_dataclass(value) else repr(value)
 
 
 def text_of(result: Any) -> str:
@@ -124,14 +134,36 @@ def block_of(block: str) -> str:
 
 
 def field_table(owner: type) -> str:
+    """Return the fields that have an option or a docstring. A converted option is not in the field's unit."""
     rows = ["| field | default | flag | meaning |", "|---|---|---|---|"]
-    for option in options_of(owner):
+    options = {option.field: option for option in options_of(owner)}
+    docstrings = dict(field_docstrings(owner))
+    for field in dataclasses.fields(owner):
+        option, more = options.get(field.name), docstrings.get(field.name, "")
+        if option is None:
+            factory = field.default_factory
+            default = shown_default(field.default if factory is dataclasses.MISSING else factory())
+            rows += [f"| `{field.name}` | `{default}` |  | {more} |"] if more else []
+            continue
         unset = f" None: {option.unset}." if option.unset and option.default is None else ""
         flag = f"`{option.flags}`" if option.flags else ""
-        default = repr(option.default).replace("|", "\\|")
+        default = shown_default(option.default).replace("|", "\\|")
         meaning = f"False: {option.help}" if option.negated else option.help
-        rows.append(f"| `{option.field}` | `{default}` | {flag} | {meaning}{unset} |".replace("\n", " "))
+        is_converted = option.reads is not None and option.key != option.field
+        meaning = more if more and is_converted else f"{meaning}{unset} {more}".strip()
+        rows.append(f"| `{option.field}` | `{default}` | {flag} | {meaning} |".replace("\n", " "))
     return "\n".join([*rows, ""])
+
+
+def field_docstrings(owner: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a dataclass that a docstring follows, and it."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+    assert isinstance(body, ast.ClassDef)
+    for field, text in pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            match text:
+                case ast.Expr(ast.Constant(str(docstring))):
+                    yield field.target.id, " ".join(docstring.split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,10 @@ import sottovoce
 from benchmarks.__main__ import benchmarks
 from sottovoce.api import Model
 from sottovoce.cli.main import cli
+from sottovoce.ctc import CtcOptions
 from tests.docs.command_tables import MODEL, rewritten
 from tests.docs.command_tables import PAGES as TABLED
+from tests.docs.reference_page import field_table
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "sottovoce"
@@ -291,6 +293,11 @@ def test_the_reference_describes_every_public_name() -> None:
     aliases = {"AudioSource", "Event"}
     assert set(sottovoce.__all__) - aliases - headings == set()
     assert all(f"`{alias}`" in text("docs/reference.md") for alias in aliases)
+
+
+def test_fields_of_the_reference_are_in_their_units() -> None:
+    """An option is in milliseconds where its field is in seconds."""
+    assert "| `frame_s` | `0.02` | `--frame-ms` | Seconds per frame. |" in field_table(CtcOptions)
 
 
 def test_the_model_options_are_named() -> None:
