@@ -57,6 +57,7 @@ def test_options_of_every_command() -> None:
         names = [(name, option) for option in options for name in (*option.opts, *option.secondary_opts)]
         flags = {name for name, _ in names}
         assert len(flags) == len(names), context.command_path
+        assert all("None]" not in (option.get_help_record(context) or ("", ""))[1] for option in options)
         for name, option in names:
             if name.startswith("-") and not name.startswith("--"):
                 assert SHORT[name] & set(option.opts), context.command_path

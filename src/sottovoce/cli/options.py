@@ -84,6 +84,9 @@ class WholeNumber(click.IntRange):
             limits = [f"{word} {limit:g}" for word, limit in bounds if limit is not None]
             self.fail(f"expected {' '.join(['a whole number', *limits])}, got '{value}'", param, ctx)
 
+    def _describe_range(self) -> str:
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
 
 TIME = Parsed("time", seconds_of, "seconds or h:mm:ss")
 
