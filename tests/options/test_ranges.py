@@ -16,6 +16,7 @@ import pytest
 import sottovoce
 from sottovoce.cli.main import cli
 from sottovoce.cli.options import SectionedCommand
+from sottovoce.ctc import CtcFusionOptions, CtcOptions
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.scores import ScoreOptions
 from sottovoce.language.probe import ProbeOptions
@@ -84,6 +85,11 @@ def commands(
             yield context, command
 
 
+def test_whole_floats_are_whole_numbers() -> None:
+    chosen = CtcOptions(beam_size=16.0, n_best=2.0)  # type: ignore[arg-type]
+    assert (type(chosen.beam_size), type(chosen.n_best)) == (int, int)
+
+
 def test_every_flag_refuses_what_is_outside_its_range() -> None:
     tried = 0
     for context, command in commands(cli):
@@ -100,6 +106,13 @@ def test_every_flag_refuses_what_is_outside_its_range() -> None:
 WORDS, VERBATIM = {"word_timestamps": True}, {"verbatim": True}
 TURNS = {"decoding": DecodingOptions(language="en", speaker_turns=True), "read_again": False}
 REFUSED: tuple[tuple[type, Mapping[str, object], str], ...] = (
+    (CtcFusionOptions, {"lm_weight": nan}, "lm_weight: expected a finite number, got nan"),
+    (CtcFusionOptions, {"word_score": -inf}, "word_score: expected a finite number, got -inf"),
+    (CtcOptions, {"blank_penalty": inf}, "blank_penalty: expected a finite number, got inf"),
+    (CtcOptions, {"beam_size": 16.5}, "beam_size: expected a whole number, got 16.5"),
+    (CtcOptions, {"commit_frames": 2.5}, "commit_frames: expected a whole number, got 2.5"),
+    (FallbackOptions, {"logprob_threshold": nan}, "logprob_threshold: expected a number, got nan"),
+    (StreamOptions, {"logprob_threshold": nan}, "logprob_threshold: expected a number, got nan"),
     (CommitOptions, {"commit_prob": -0.1}, "commit_prob"),
     (CommitOptions, {"agreed_s": nan}, "agreed_s"),
     (LiveOptions, {"switch_certainty": 0.4}, "switch_certainty"),

@@ -5,7 +5,6 @@ options and the arguments of `CtcDecoder`. Its paths are relative to its folder;
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -121,9 +120,6 @@ class CtcOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name}: expected at least 1, got {value}")
-        for name in ("blank_penalty", "prior_scale"):
-            if not math.isfinite(getattr(self, name)):
-                raise OptionError(f"{name}: expected a finite number, got {getattr(self, name)}")
         if self.blank_skip == 1:
             raise OptionError("blank_skip: expected a probability from 0.5 to below 1, got 1")
 

@@ -245,10 +245,11 @@ class FallbackOptions:
         ),
     ).as_field((0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
     compression_ratio_threshold: float | None = _fallback(
-        "Text with a higher compression ratio is repetitive: try the next temperature."
+        "Text with a higher compression ratio is repetitive: try the next temperature.", may_be_infinite=True
     ).as_field(2.4)
     logprob_threshold: float | None = _fallback(
         "With a lower mean log-probability, try the next temperature.",
+        may_be_infinite=True,
         whisper_cpp=ApiField(
             "logprob_thold", "a result with a lower mean log-probability looks wrong", least=-1e3, most=1.0
         ),

@@ -135,6 +135,11 @@ class Option:
     def is_ranged(self) -> bool:
         return bool(self.choices) or (self.least, self.most, self.above) != (None, None, None)
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether values have a range, or are numbers, which are never nan."""
+        return self.is_ranged or self.kind in ("integer", "number", "numbers")
+
     def check(self, value: object, name: str = "") -> None:
         """Check a value; None is valid. name: for the message. Raises: OptionError."""
         for item in value if isinstance(value, tuple) else (value,):
@@ -148,7 +153,7 @@ class Option:
             return value in self.choices
         assert isinstance(value, int | float), f"{self.key}: expected a number, got {value!r}"
         return bool(
-            (math.isfinite(value) or (self.may_be_infinite and value > 0))
+            (math.isfinite(value) or (self.may_be_infinite and not math.isnan(value)))
             and (self.kind != "integer" or value == int(value))
             and (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
@@ -167,7 +172,8 @@ class Option:
         if self.kind == "number" and self.least == 0:
             return "0 or more"
         bounds = (("more than", self.above), ("at least", self.least), ("at most", self.most))
-        return " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
+        limits = [f"{words} {bound:g}" for words, bound in bounds if bound is not None]
+        return " and ".join(limits) or ("a number" if self.may_be_infinite else "a finite number")
 
 
 in_python = partial(Option, flag=None)
@@ -198,7 +204,7 @@ def _completed(option: Option, declared: dataclasses.Field[object], owner: type)
 
 TYPES: Mapping[str, tuple[type, str, str]] = {
     "float": (Real, "a number", "numbers"),
-    "int": (Real, "a whole number", "whole numbers"),  # 3.0 is one; the range refuses 3.5
+    "int": (Real, "a whole number", "whole numbers"),  # 3.0 is one, and becomes 3
     "str": (str, "text", "texts"),
     "None": (NoneType, "None", "None"),
 }
@@ -225,11 +231,16 @@ def check_type(field: dataclasses.Field[object], value: object) -> None:
 
 
 def check_options(chosen: DataclassInstance) -> None:
-    """Check types and ranges of all fields. Raises: OptionError."""
+    """Check types and ranges of all fields; 3.0 becomes 3 where whole numbers belong. Raises: OptionError."""
     for declared in dataclasses.fields(chosen):
-        check_type(declared, getattr(chosen, declared.name))
+        value = getattr(chosen, declared.name)
+        check_type(declared, value)
+        if isinstance(value, float) and str(declared.type).split(" | ")[0] == "int":
+            if not value.is_integer():
+                raise OptionError(f"{declared.name}: expected a whole number, got {value}")
+            object.__setattr__(chosen, declared.name, int(value))
     for option in options_of(type(chosen)):
-        if option.is_ranged:
+        if option.is_checked:
             option.check(getattr(chosen, option.field))
 
 

@@ -250,9 +250,9 @@ class StreamOptions:
     no_speech_threshold: float = in_python(
         "An update with a higher no-speech probability and an improbable text is empty.", least=0.0, most=1.0
     ).as_field(0.6)
-    logprob_threshold: float = in_python("A text with a lower mean log-probability is improbable.").as_field(
-        -1.0
-    )
+    logprob_threshold: float = in_python(
+        "A text with a lower mean log-probability is improbable.", may_be_infinite=True
+    ).as_field(-1.0)
     recompute_tokens: int | None = in_python(
         "Newest tokens of the prefix that each update computes again.",
         unset="all",
@@ -270,8 +270,6 @@ class StreamOptions:
             raise OptionError(f"audio_trim_s: expected less than audio_max_len_s, got {self.audio_trim_s}")
         if self.chunk_s > self.audio_max_len_s:
             raise OptionError(f"chunk_s: expected at most audio_max_len_s, got {self.chunk_s}")
-        if math.isnan(self.logprob_threshold):
-            raise OptionError("logprob_threshold: expected a number, got nan")
         if self.tail_s is not None and self.encoder == EXACT:
             raise OptionError(f"tail_s: expected none where encoder is the full window, got {self.tail_s}")
 
