@@ -257,6 +257,16 @@ def test_a_blank_is_known_by_its_name_wherever_it_stands(
     assert CtcDecoder(names, 0).labels.blank == 0
 
 
+@pytest.mark.parametrize("special", [["<unk>"], ["<s>", "</s>", "<unk>"], ["[UNK]"], []])
+def test_special_names_put_no_spaces_between_characters(special: list[str]) -> None:
+    """As the vocabularies of transformers have them."""
+    names = ["<pad>", *special, "日", "本", "語"]
+    first = names.index("日")
+    log_probs = likely([first, 0, first + 1, 0, first + 2], len(names), share=0.94)
+    assert CtcDecoder(names).decode(log_probs)[0][0].text == "日本語"
+    assert CtcDecoder(names).greedy(log_probs)[0].text == "日本語"
+
+
 def test_a_blank_without_a_name_is_asked_for() -> None:
     with pytest.raises(OptionError, match=r"blank: expected its index \(--blank\)"):
         CtcDecoder(["a", "-", "b", "c"])

@@ -26,6 +26,9 @@ SEPARATORS = (" ", "|", PIECE_START)
 
 _UNSPACED = re.compile(f"{PIECE_START}?[{UNSPACED_LETTERS}]")
 
+_SPECIAL = re.compile(r"<.+>|\[.+\]")
+"""Names of labels such as <unk>, [UNK] and </s>, which spell no text."""
+
 UNFINISHED = -1
 """Mark of a hypothesis' last word if it is unfinished, and spelled by its tokens."""
 
@@ -98,7 +101,8 @@ class Labels:
         separators = tuple(
             i == self.separator or (has_pieces and name == PIECE_START) for i, name in enumerate(self.names)
         )
-        is_single = all(len(name) <= 1 for i, name in enumerate(self.names) if i != self.blank)
+        others = (name for i, name in enumerate(self.names) if i != self.blank)
+        is_single = all(len(name) <= 1 or _SPECIAL.fullmatch(name) for name in others)
         for name, value in (
             ("word_starts", starts),
             ("separators", separators),
