@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sottovoce.ctc import CtcDecoder
+from sottovoce.ctc import CtcDecoder, CtcOptions
 from sottovoce.errors import InputError, LanguageModelError, OptionError
 from sottovoce.lm.neural import CausalWordModel
 from sottovoce.lm.ngram import load_ngram
@@ -108,11 +108,45 @@ def test_logits_have_a_door_of_their_own() -> None:
         ({"-": 0, "a": 1}, None, r"labels: expected a list of their names, got \{'-': 0, 'a': 1\}"),
         (["-", None], None, "labels: expected a list of their names"),
         ([b"-", b"a"], 0, "labels: expected a list of their names"),
+        (None, 0, "labels: expected a list of their names, got None"),
+        (
+            Path("labels.txt"),
+            0,
+            r"labels: expected a list of their names, got .* \(`labels_of` reads a file\)",
+        ),
+        ("labels.txt", None, r"got 'labels.txt' \(`labels_of` reads a file\)"),
+        ("labels.txt", 0, r"got 'labels.txt' \(`labels_of` reads a file\)"),
+        ([], None, "labels: expected a blank and at least one more, got 0"),
+        (["a", "b"], None, r"blank: expected its index \(--blank\), or a label named"),
+        (LABELS, "-", "blank: expected an index, got '-'"),
+        (LABELS, 0.0, "blank: expected an index, got 0.0"),
     ],
 )
 def test_labels(labels: object, blank: int | None, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         CtcDecoder(labels, blank)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": {"beam_size": 4}}, r"options: expected CtcOptions, got \{'beam_size': 4\}"),
+        ({"fusion": {"lm_weight": 1}}, r"fusion: expected CtcFusionOptions, got \{'lm_weight': 1\}"),
+        ({"neural_lm": 7}, "neural_lm: expected a name, a folder, or a model with start, score .* got 7"),
+        ({"lexicon": 7}, "lexicon: expected a file, words, or words with labels, got 7"),
+        ({"hotwords": 7}, "hotwords: expected a file or a list of phrases, got 7"),
+        ({"lm": 7}, "lm: expected models with their weights, got 7"),
+    ],
+)
+def test_arguments_of_other_types(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises((OptionError, LanguageModelError), match=message):
+        CtcDecoder(LABELS, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["x", 3, [None]])
+def test_priors_are_numbers(given: object) -> None:
+    with pytest.raises(OptionError, match="label_priors: expected numbers, got "):
+        CtcOptions(label_priors=given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -611,6 +612,26 @@ class EmissionDecoder:
         )
 
 
+def _named(labels: Sequence[str], blank: int | None) -> Labels:
+    """Return labels with their blank, which -1 counts from the end. Raises: OptionError."""
+    is_list = isinstance(labels, Iterable) and not isinstance(labels, Mapping | set | frozenset)
+    is_names = is_list and all(isinstance(name, str) for name in labels)
+    place = named_blank(labels) if is_names and blank is None else blank
+    is_text = isinstance(labels, str) and (place is None or len(set(labels)) < len(labels))
+    if not is_names or is_text:
+        raise OptionError(
+            f"labels: expected a list of their names, got {labels!r:.80} (`labels_of` reads a file)"
+        )
+    if place is None and len(labels):
+        raise OptionError(
+            "blank: expected its index (--blank), or a label named <blank>, <pad> or _, got none"
+        )
+    try:
+        return Labels.of(labels, 0 if place is None else operator.index(place))
+    except TypeError as error:
+        raise OptionError(f"blank: expected an index, got {blank!r}") from error
+
+
 def _step_scores(model: LanguageModel, ids: Sequence[int]) -> Doubles:
     """Return the scores (N,) of a sentence's ids; the last with that of the end."""
     state, scores = model.start(1), np.zeros(len(ids))
@@ -704,14 +725,10 @@ class CtcDecoder(EmissionDecoder):
         given = dict(locals())
         del given["self"], given["__class__"]
         self._make: Callable[[], CtcDecoder] = partial(type(self), **given)
-        if isinstance(labels, Mapping) or not all(isinstance(label, str) for label in labels):
-            raise OptionError(f"labels: expected a list of their names, got {labels!r:.80}")
-        blank = named_blank(labels) if blank is None else blank
-        if blank is None:
-            raise OptionError(
-                "blank: expected its index (--blank), or a label named <blank>, <pad> or _, got none"
-            )
-        named = Labels.of(labels, blank)
+        named = _named(labels, blank)
+        for name, value, kind in (("options", options, CtcOptions), ("fusion", fusion, CtcFusionOptions)):
+            if not isinstance(value, kind | None):
+                raise OptionError(f"{name}: expected {kind.__name__}, got {value!r:.80}")
         options = options or CtcOptions()
         options = replace(
             options,
@@ -731,6 +748,11 @@ class CtcDecoder(EmissionDecoder):
             neural_lm = causal_words(str(neural_lm), fusion, device)
         if isinstance(neural_lm, StatefulModel):
             neural_lm = StatefulWords(neural_lm)
+        if not isinstance(neural_lm, WordLanguageModel | None):
+            raise OptionError(
+                "neural_lm: expected a name, a folder, or a model with start, score and finish, got "
+                f"{neural_lm!r:.80}"
+            )
         if neural_lm is not None:
             rescorer = NeuralRescorer(
                 neural_lm,

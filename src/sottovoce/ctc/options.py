@@ -113,8 +113,12 @@ class CtcOptions:
 
     def __post_init__(self) -> None:
         for name in ("label_priors", "network_weights"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+            given = getattr(self, name)
+            try:
+                numbers = None if given is None else tuple(map(float, given))
+            except (TypeError, ValueError) as error:
+                raise OptionError(f"{name}: expected numbers, got {given!r:.80}") from error
+            object.__setattr__(self, name, numbers)
         check_options(self)
         for name in ("n_best", "adjust_every_frames", "commit_frames"):
             value = getattr(self, name)

@@ -72,6 +72,8 @@ def listed_phrases(hotwords: Hotwords | None, *, default_weight: float) -> list[
         return []
     if isinstance(hotwords, str | Path):
         return read_phrases(hotwords, default_weight=default_weight)
+    if not isinstance(hotwords, Iterable):
+        raise LanguageModelError(f"hotwords: expected a file or a list of phrases, got {hotwords!r:.80}")
     weights: dict[str, float] = {}
     for entry in hotwords.items() if isinstance(hotwords, Mapping) else hotwords:
         try:

@@ -187,6 +187,10 @@ def listed_spellings(entries: Entries, labels: Sequence[str]) -> list[tuple[str,
     Raises:
         LanguageModelError: other entries, or no word can be spelled.
     """
+    if not isinstance(entries, Iterable):
+        raise LanguageModelError(
+            f"lexicon: expected a file, words, or words with labels, got {entries!r:.80}"
+        )
     by_id: list[tuple[str, tuple[int, ...]]] = []
     rows: list[_Row] = []
     for number, entry in enumerate(entries.items() if isinstance(entries, Mapping) else entries, start=1):

@@ -70,7 +70,10 @@ class WordHistory:
             at.before = None
 
 
+@runtime_checkable
 class WordLanguageModel(Protocol):
+    """A language model over words, without states. Calls come one at a time."""
+
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
         """Return natural log-probabilities of words after histories; no pair twice, at least one."""
         ...
