@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from sottovoce.ctc import CtcDecoder, CtcOptions
+from sottovoce.ctc import CtcDecoder, CtcFusionOptions, CtcOptions
 from sottovoce.errors import InputError, LanguageModelError, OptionError
 from sottovoce.lm.neural import CausalWordModel
 from sottovoce.lm.ngram import load_ngram
@@ -141,6 +142,45 @@ def test_labels(labels: object, blank: int | None, message: str) -> None:
 def test_arguments_of_other_types(arguments: dict[str, object], message: str) -> None:
     with pytest.raises((OptionError, LanguageModelError), match=message):
         CtcDecoder(LABELS, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments", "message"),
+    [
+        (
+            "AB BA",
+            {"lexicon": ["ab"]},
+            r"words of the lexicon, such as 'ab', got one of 'AB', 'BA'; is the case",
+        ),
+        ("a b |", {"lexicon": ["ab"]}, r"got one of 'a', 'b', '\|'; is it one over labels \(label_lm\)\?"),
+        ("AB", {}, "lm: expected words that the labels can spell, got none; is the case of labels and words"),
+        (
+            "AB",
+            {"fusion": CtcFusionOptions(level="token")},
+            "labels such as 'a', 'b', ' ', got none",
+        ),
+    ],
+)
+def test_language_models_of_another_vocabulary(
+    words: str, arguments: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Else all words or labels would be <unk>, and the model no use."""
+    listed = ["<unk>", "<s>", "</s>", *words.split()]
+    lines = [f"\\data\\\nngram 1={len(listed)}\n\n\\1-grams:", *(f"-1\t{word}" for word in listed)]
+    (tmp_path / "words.arpa").write_text("\n".join([*lines, "\n\\end\\\n"]))
+    with pytest.raises((LanguageModelError, OptionError), match=message):
+        CtcDecoder(LABELS, lm=tmp_path / "words.arpa", **arguments)
+
+
+def test_a_model_over_labels_may_stand_with_a_lexicon(tmp_path: Path) -> None:
+    """Also as `lm`, where its level is given."""
+    lines = ["\\data\\\nngram 1=6\n\n\\1-grams:\n-3\t<unk>\n-99\t<s>\n-1\t</s>\n-0.2\ta\n-0.9\tb\n-0.5\t|"]
+    (tmp_path / "labels.arpa").write_text("\n".join([*lines, "\n\\end\\\n"]))
+    log_probs, lexicon = frames(1, 2, 3, 2), ["ab", "b"]
+    fusion = CtcFusionOptions(level="token", lm_weight=0.3)
+    as_lm = CtcDecoder(LABELS, lm=tmp_path / "labels.arpa", lexicon=lexicon, fusion=fusion)
+    as_label_lm = CtcDecoder(LABELS, label_lm=tmp_path / "labels.arpa", lexicon=lexicon)
+    assert as_lm.decode(log_probs) == as_label_lm.decode(log_probs)
 
 
 @pytest.mark.parametrize("given", ["x", 3, [None]])

@@ -225,6 +225,8 @@ class ScoredPart(NamedTuple):
 
 _SPACE_NAMES = (" ", "|", "<space>", PIECE_START)
 SPECIAL_WORDS = {"<s>", "</s>", "<unk>", "<UNK>"}
+_MOST_NAMED = 3
+"""Words or labels of an error."""
 
 
 class DecoderParts:
@@ -255,7 +257,7 @@ class DecoderParts:
         if models and label_model is not None and self.options.level == "token":
             raise OptionError("lm: expected a model over words beside label_lm, got level 'token'")
         over_labels = [] if label_model is None else [(label_model, self.options.label_lm_weight)]
-        if label_model is None and lexicon is None:
+        if label_model is None and (lexicon is None or self.options.level == "token"):
             over_labels = [each for each in models if self._is_over_labels(each[0])]
             models = [each for each in models if each not in over_labels]
         if lexicon is None and not models:
@@ -267,6 +269,7 @@ class DecoderParts:
         word_models: list[WeightedModel] = []
         unigrams = np.zeros(len(words.words), np.float32)
         for model, weight in models:
+            self._check_words(model, words.words)
             ids = np.array(model.ids(["<unk>" if word is None else word for word in words.words]))
             word_models.append((model.automaton().over(ids), weight))
             self.scored.append(ScoredPart("ngram", model, ids.tolist(), weight, over_words=True))
@@ -290,18 +293,34 @@ class DecoderParts:
         )
         return scorer, words
 
-    def _is_over_labels(self, model: WordModel) -> bool:
+    def _check_words(self, model: WordModel, words: Sequence[str | None]) -> None:
+        """Raise LanguageModelError for a model to which every word is unknown."""
+        known = (word for word in words if word is not None and word in model)
+        if next(known, None) is None:
+            some = [word for word in model.vocabulary if word not in SPECIAL_WORDS][:_MOST_NAMED]
+            hint = "is it one over labels (label_lm)" if self._has_labels(model) else "is the case the same"
+            raise LanguageModelError(
+                f"lm: expected a model that knows words of the lexicon, such as {words[0]!r}, got one of "
+                f"{', '.join(map(repr, some)) or 'no words'}; {hint}?"
+            )
+
+    def _check_labels(self, model: WordModel, names: Sequence[str]) -> None:
+        """Raise LanguageModelError for a model to which every label is unknown."""
+        if not any(name in model for name in names):
+            offset, some = self.options.token_offset, ", ".join(map(repr, names[:_MOST_NAMED]))
+            expected = f"labels such as {some}" if offset is None else f"words chr(label + {offset})"
+            raise LanguageModelError(f"lm: expected {expected}, got none of them")
+
+    def _has_labels(self, model: WordModel) -> bool:
+        """Return whether nearly all words of a model are labels."""
         names = [self._label_name(i, model) for i in range(len(self.labels)) if i != self.labels.blank]
-        if self.options.token_offset is not None:
-            if not any(name in model for name in names):
-                raise LanguageModelError(
-                    f"lm: expected words chr(label + {self.options.token_offset}), got none of them"
-                )
-            return True
-        if self.options.level != "auto":
-            return self.options.level == "token"
         vocabulary = set(map(composed, model.vocabulary)) - SPECIAL_WORDS
         return len(vocabulary & set(map(composed, names))) >= 0.9 * len(vocabulary)
+
+    def _is_over_labels(self, model: WordModel) -> bool:
+        if self.options.token_offset is not None:
+            return True
+        return self._has_labels(model) if self.options.level == "auto" else self.options.level == "token"
 
     def _label_name(self, label: int, model: WordModel) -> str:
         if self.options.token_offset is not None:
@@ -324,7 +343,9 @@ class DecoderParts:
     ) -> list[WeightedModel]:
         models: list[WeightedModel] = []
         for model, weight in weighted:
-            ids = model.ids([self._label_name(i, model) for i in range(len(self.labels))])
+            names = [self._label_name(i, model) for i in range(len(self.labels))]
+            self._check_labels(model, [name for i, name in enumerate(names) if i != self.labels.blank])
+            ids = model.ids(names)
             models.append((model.automaton().over(np.array(ids)), weight))
             self.scored.append(ScoredPart("ngram", model, ids, weight, over_words=False))
         if phrases:
