@@ -136,10 +136,11 @@ def test_labels(labels: object, blank: int | None, message: str) -> None:
         ({"neural_lm": 7}, "neural_lm: expected a name, a folder, or a model with start, score .* got 7"),
         ({"lexicon": 7}, "lexicon: expected a file, words, or words with labels, got 7"),
         ({"hotwords": 7}, "hotwords: expected a file or a list of phrases, got 7"),
+        ({"unknown_words": False}, "unknown_words: expected a lexicon or an lm over words, got neither"),
         ({"lm": 7}, "lm: expected models with their weights, got 7"),
     ],
 )
-def test_arguments_of_other_types(arguments: dict[str, object], message: str) -> None:
+def test_arguments_that_cannot_be_used(arguments: dict[str, object], message: str) -> None:
     with pytest.raises((OptionError, LanguageModelError), match=message):
         CtcDecoder(LABELS, **arguments)  # type: ignore[arg-type]
 

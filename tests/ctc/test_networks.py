@@ -79,6 +79,7 @@ def test_lists_are_joined_by_the_mean_of_posteriors() -> None:
         ([(2, 12, 4), (2, 11, 4)], {}, InputError, r"got \(2, 12, 4\) and, from network 2, \(2, 11, 4\)"),
         ([(2, 12, 4), (2, 12, 5)], {}, InputError, "expected 4 labels in the last place, got 5"),
         ([(2, 12, 4)] * 2, {"network_weights": (1,)}, OptionError, "expected 2, one a network, got 1"),
+        ([(2, 12, 4)], {"network_weights": (2, 1)}, OptionError, "expected 1, one a network, got 2"),
         ([(2, 12, 4)] * 2, {"is_normalised": False}, OptionError, "expected log-probabilities to average"),
     ],
 )

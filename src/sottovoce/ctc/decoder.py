@@ -18,6 +18,7 @@ from sottovoce.ctc.emissions import (
     NEVER,
     Emissions,
     EmissionScaling,
+    Emitted,
     IdleSeparators,
     Lengths,
     TokenTimes,
@@ -307,14 +308,18 @@ class EmissionDecoder:
         """
         networks = networks_of(log_probs)
         if len(networks) > 1 and self.options.combine == "nbest":
-            lists = [self.decode(each, lengths) for each in networks]
+            lists = [self._decoded(*self._checked_network(each, lengths), None, True) for each in networks]
             shares = network_weights(self.options.network_weights, len(networks))
             return [_joined_lists(each, shares)[: self.options.n_best] for each in zip(*lists, strict=True)]
-        emissions, counts = self._checked(log_probs, lengths)
-        if not len(counts):
+        return self._decoded(*self._checked(log_probs, lengths), state, homophones)
+
+    def _decoded(
+        self, emissions: Floats, lengths: Ints, state: PrefixState | None, homophones: bool
+    ) -> list[list[Hypothesis]]:
+        if not len(lengths):
             return []
         state = self.start(len(emissions)) if state is None else state
-        self._advance(state, emissions, counts)
+        self._advance(state, emissions, lengths)
         return self.finish(state, homophones=homophones)
 
     def greedy(self, log_probs: Emissions, lengths: Lengths | None = None) -> list[Hypothesis]:
@@ -474,18 +479,19 @@ class EmissionDecoder:
         return self._reader.join([history.text, self._reader.text(symbols, self._reader.words(symbols))])
 
     def _checked(self, emissions: Emissions, lengths: Lengths | None) -> tuple[Floats, Ints]:
-        networks = [
-            checked(*as_arrays(each, lengths), len(self.labels), is_normalised=self.options.is_normalised)
-            for each in networks_of(emissions)
-        ]
+        networks = [self._checked_network(each, lengths) for each in networks_of(emissions)]
+        shares = network_weights(self.options.network_weights, len(networks))
         if len(networks) == 1:
             return networks[0]
         if not self.options.is_normalised:
             raise OptionError("networks: expected log-probabilities to average, got is_normalised=False")
         if self.options.combine != "mean":
             raise OptionError("combine: expected 'mean' for a stream or a greedy path, got 'nbest'")
-        shares = network_weights(self.options.network_weights, len(networks))
         return mean_log_probs([values for values, _ in networks], shares), networks[0][1]
+
+    def _checked_network(self, emissions: Emitted, lengths: Lengths | None) -> tuple[Floats, Ints]:
+        is_normalised = self.options.is_normalised
+        return checked(*as_arrays(emissions, lengths), len(self.labels), is_normalised=is_normalised)
 
     def _advance(self, state: PrefixState, emissions: Floats, lengths: Ints) -> None:
         self._search.check(state, len(lengths))

@@ -261,6 +261,8 @@ class DecoderParts:
             over_labels = [each for each in models if self._is_over_labels(each[0])]
             models = [each for each in models if each not in over_labels]
         if lexicon is None and not models:
+            if unknown_words is False:
+                raise OptionError("unknown_words: expected a lexicon or an lm over words, got neither")
             tokens = self._token_models(over_labels, phrases, counts_words=True)
             return (PrefixScorer(len(self.labels), tokens) if tokens else None), None
         words, phrases = self._lexicon(models, lexicon, phrases, unknown_words)
