@@ -271,6 +271,9 @@ one.npy --config empty.toml | --labels: expected a file of labels
 none.npy | none.npy: expected emissions as .npy, .npz or .csv, got No such file
 labels.txt | .npy, .npz or .csv
 logits.npy | logits.npy: emissions: expected log-probabilities (at most 0), got 4: these look like logits
+logits.npy | apply log_softmax over the labels (decode_logits, --logits), or say
+text.npy | text.npy: expected emissions as .npy, .npz or .csv, got EOF: reading magic string
+padded.npz == padded.npz#lengths: expected emissions (T, V) or (B, T, V), got an array of shape (2,)
 one.npy --labels few.txt | expected 3 labels
 one.npy --blank 9 | blank
 one.npy --lm labels.txt | not an ARPA file
@@ -297,6 +300,8 @@ def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], c
     (folder / "few.txt").write_text("-\na\nb\n")
     (folder / "wrong.txt").write_text("ax a x\n")
     (folder / "empty.toml").touch()
+    (folder / "text.npy").write_text("ab")
+    np.savez(folder / "padded.npz", lengths=np.array([3, 2]))
     words, sign, message = re.split(r" (\||==) ", call)
     assert run(["ctc", *with_labels(*words.split())]) == 2
     (error,) = capsys.readouterr().err.splitlines()

@@ -285,11 +285,11 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
     """
     import numpy as np
 
-    expected = "emissions as .npy, .npz or .csv"
+    expected = "emissions as .npy" + ("" if str(path) == "-" else ", .npz or .csv")
     try:
         if str(path) == "-" or path.suffix == ".npy":
             with io.BytesIO(sys.stdin.buffer.read()) if str(path) == "-" else path.open("rb") as file:
-                values = np.load(file, allow_pickle=False)
+                values = np.lib.format.read_array(file)  # type: ignore[no-untyped-call]
                 if file.read(1):
                     raise ValueError(f"bytes behind an array of shape {values.shape}")
             yield from _utterances(str(path), values)
@@ -315,7 +315,9 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
 
 def _utterances(name: str, values: Floats) -> Iterator[EmissionSource]:
     if values.ndim not in (2, 3):
-        raise ValueError(f"an array of shape {values.shape}")
+        raise InputError(
+            f"{name}: expected emissions (T, V) or (B, T, V), got an array of shape {values.shape}"
+        )
     for row, utterance in enumerate(values if values.ndim == 3 else values[None]):
         named = f"{name}[{row}]" if values.ndim == 3 else name
         yield EmissionSource(named, (utterance.astype("float32"),))

@@ -200,6 +200,11 @@ def _checked_lengths(lengths: Records | None, log_probs: Records) -> Ints:
     return lengths.astype(np.int64)
 
 
+_NORMALISING = (
+    "apply log_softmax over the labels (decode_logits, --logits), or say is_normalised=False (--unnormalised)"
+)
+
+
 def _check_values(frames: Floats) -> None:
     if not len(frames):
         return
@@ -210,11 +215,7 @@ def _check_values(frames: Floats) -> None:
         are_probabilities = frames.min() >= 0 and (np.abs(frames.sum(-1) - 1) <= _SUM_TOLERANCE).all()
         raise InputError(
             f"emissions: expected log-probabilities (at most 0), got {highest:.3g}: these look like "
-            + (
-                "probabilities, take their logarithm"
-                if are_probabilities
-                else "logits, apply log_softmax over the labels (or say is_normalised=False)"
-            )
+            + ("probabilities, take their logarithm" if are_probabilities else f"logits, {_NORMALISING}")
         )
     sums = log_sum_exp(frames)
     if (np.abs(sums) <= _SUM_TOLERANCE).all():
@@ -223,7 +224,7 @@ def _check_values(frames: Floats) -> None:
     lowest, top = float(sums.min()), float(sums.max())
     raise InputError(
         f"emissions: expected frames whose probabilities sum to 1, got sums from {lowest:.3g} to {top:.3g}: "
-        "apply log_softmax over the labels (or say is_normalised=False)"
+        + _NORMALISING
     )
 
 
