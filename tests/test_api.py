@@ -202,6 +202,12 @@ def test_float_samples_on_the_scale_of_integers_are_refused(model: Model) -> Non
         ({"language": ["en", 5]}, "language: expected codes or names, got 5"),
         ({"beam_size": "3"}, "beam_size: expected a whole number or None, got '3'"),
         ({"beam_size": 0}, "beam_size: expected at least 1, got 0"),
+        (
+            {"options": DecodingOptions()},
+            "options: expected TranscribeOptions, got DecodingOptions(language=None",
+        ),
+        ({"second": "base"}, "second: expected SecondModel (as_second() of a model), got 'base'"),
+        ({"fusion": "lm.arpa"}, "fusion: expected one of this Whisper model's `fusion`, got 'lm.arpa'"),
     ],
 )
 def test_arguments_of_another_type_are_one_line(
@@ -209,6 +215,21 @@ def test_arguments_of_another_type_are_one_line(
 ) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
         model.transcribe(CLIPS / "en.flac", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": {"finals": "read"}}, "options: expected LiveOptions, got {'finals': 'read'}"),
+        ({"stream": {"chunk_s": 1}}, "stream: expected StreamOptions, got {'chunk_s': 1}"),
+        ({"final_model": "base"}, "final_model: expected Recogniser (load_model), got 'base'"),
+    ],
+)
+def test_arguments_of_a_session_of_another_type_are_one_line(
+    model: Model, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        model.session("en", **arguments)
 
 
 @pytest.mark.parametrize(

@@ -226,10 +226,10 @@ class Model(Recogniser):
 def _shallow(fusion: LanguageModels | None) -> ShallowFusion | None:
     if fusion is None:
         return None
-    from sottovoce.ctc.decoder import CtcDecoder
+    from sottovoce.lm.fusion import ShallowFusion
 
-    if isinstance(fusion, CtcDecoder):
-        raise OptionError("fusion: expected one of this Whisper model's `fusion`, got a CtcDecoder")
+    if not isinstance(fusion, ShallowFusion):
+        raise OptionError(f"fusion: expected one of this Whisper model's `fusion`, got {fusion!r:.60}")
     return fusion
 
 

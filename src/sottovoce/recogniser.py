@@ -23,6 +23,7 @@ from sottovoce.offline.transcription import (
     transcribe_batch,
 )
 from sottovoce.options.decoding import DeferralOptions
+from sottovoce.options.schema import check_kind
 from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.calls import Runtime
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
@@ -146,6 +147,7 @@ class Recogniser(ABC):
             OptionError: the options contradict each other or the model.
         """
         check_is_there(source)
+        check_kind("second", second, SecondModel, "as_second() of a model")
         chosen = self.options(
             options, language=language, task=task, word_timestamps=word_timestamps, beam_size=beam_size
         )
@@ -243,6 +245,7 @@ class Recogniser(ABC):
         Raises:
             OptionError: the model lacks the language or an option, or FFmpeg the filter or format.
         """
+        check_kind("options", options, TranscribeOptions)
         chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if options is None:
             options, chosen = TranscribeOptions(), {"beam_size": self.beam_size, **chosen}
@@ -452,11 +455,12 @@ class Recogniser(ABC):
         """
         from sottovoce.audio.vad import VadStream
         from sottovoce.speakers.live_speakers import make_live_speakers
-        from sottovoce.streaming.options import LiveOptions, vad_with_pauses
+        from sottovoce.streaming.options import LiveOptions, StreamOptions, vad_with_pauses
 
+        check_kind("final_model", final_model, Recogniser, "load_model")
+        check_kind("options", options, LiveOptions)
+        check_kind("stream", stream, StreamOptions)
         finals = "read" if final_model is not None else finals
-        if not isinstance(options, LiveOptions | None):
-            raise OptionError(f"options: expected LiveOptions, got {options!r:.60}")
         arguments: dict[str, Any] = {
             "switching": switching,
             "vad": vad,

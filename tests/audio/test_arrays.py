@@ -121,10 +121,21 @@ def test_a_piece_that_does_not_follow_changes_nothing(piece: Any, rate: int, mes
     np.testing.assert_array_equal(reader.push(np.ones(3)), np.ones(3))
 
 
-@pytest.mark.parametrize("rate", [0, -16_000, 10**7])
-def test_a_first_piece_of_an_impossible_rate_changes_nothing(rate: int) -> None:
+@pytest.mark.parametrize("rate", [32_000.0, np.float64(32_000), np.int32(32_000)])
+def test_whole_floats_are_rates(rate: Any) -> None:
+    """Such as `default_samplerate` of a device of sounddevice."""
+    samples = np.sin(np.arange(32_000) / 20).astype(np.float32)
+    whole = load_audio(Source(samples, sample_rate=rate))
+    np.testing.assert_array_equal(whole, load_audio(Source(samples, sample_rate=32_000)))
+    np.testing.assert_array_equal(PushedAudio().push(samples, rate), PushedAudio().push(samples, 32_000))
+
+
+@pytest.mark.parametrize("rate", [0, -16_000, 10**7, "16000", 44_100.5, None])
+def test_a_first_piece_of_an_impossible_rate_changes_nothing(rate: Any) -> None:
     reader = PushedAudio()
-    with pytest.raises(AudioError, match=f"expected 1000 to 768000 Hz, got {rate} Hz"):
+    with pytest.raises(AudioError, match=f"expected 1000 to 768000 Hz, got {rate!r} Hz"):
+        load_audio(Source(np.ones(5), sample_rate=rate))
+    with pytest.raises(AudioError, match=f"expected 1000 to 768000 Hz, got {rate!r} Hz"):
         reader.push(np.ones(5), rate)
     np.testing.assert_array_equal(reader.push(np.ones(3)), np.ones(3))
 

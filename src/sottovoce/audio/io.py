@@ -46,7 +46,14 @@ from sottovoce.audio.container import (
     refusal,
     track_named,
 )
-from sottovoce.audio.samples import FloatMixer, as_channels, chunk_samples, is_tensor, tensor_array
+from sottovoce.audio.samples import (
+    FloatMixer,
+    as_channels,
+    chunk_samples,
+    is_tensor,
+    tensor_array,
+    whole_rate,
+)
 from sottovoce.errors import AudioError, MissingExtraError, OptionError, cause_of
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
@@ -184,10 +191,11 @@ class ArraySource(BlockSource):
     ) -> None:
         if not array.size:
             raise AudioError(f"{name}: expected audio, got no samples")
+        sample_rate = whole_rate(name, sample_rate)
         self._samples = as_channels(array, name)
         n_channels, n_samples = self._samples.shape
         # Whole seconds: there the grid of 16 kHz meets that of every other rate.
-        self._first_s = min(max(0, request.start_sample // SAMPLE_RATE - 1), n_samples // max(1, sample_rate))
+        self._first_s = min(max(0, request.start_sample // SAMPLE_RATE - 1), n_samples // sample_rate)
         self.first_sample = self._first_s * SAMPLE_RATE
         self._resampler = FloatMixer(
             sample_rate,

@@ -465,6 +465,14 @@ class PushedAudio:
         return samples
 
 
+def whole_rate(name: str, sample_rate: float) -> int:
+    """Return a rate as an integer: sounddevice says 44100.0. Raises: AudioError outside 1 to 768 kHz."""
+    is_number = isinstance(sample_rate, int | float | np.number)
+    if not (is_number and MIN_RATE <= sample_rate <= MAX_RATE and float(sample_rate).is_integer()):
+        raise AudioError(f"{name}: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate!r} Hz")
+    return int(sample_rate)
+
+
 class FloatMixer:
     """Resamples (n_channels, n) float32 to 16 kHz, and mixes to (1, n) by the mean unless keep_channels.
 
@@ -481,9 +489,7 @@ class FloatMixer:
         first_sample: int = 0,
         warned: set[str] | None = None,
     ) -> None:
-        if not MIN_RATE <= sample_rate <= MAX_RATE:
-            raise AudioError(f"{name}: expected {MIN_RATE} to {MAX_RATE} Hz, got {sample_rate} Hz")
-        self._rate = sample_rate
+        self._rate = whole_rate(name, sample_rate)
         self._downmix: Downmix[np.float32] | None = None
         if n_channels > 1 and not keep_channels:
             weights = (1 / n_channels,) * n_channels

@@ -48,6 +48,7 @@ from sottovoce.lm.rescoring import (
     WordHistory,
     WordLanguageModel,
 )
+from sottovoce.options.schema import check_kind
 from sottovoce.types import Hypothesis, Partial, Word
 
 
@@ -732,9 +733,8 @@ class CtcDecoder(EmissionDecoder):
         del given["self"], given["__class__"]
         self._make: Callable[[], CtcDecoder] = partial(type(self), **given)
         named = _named(labels, blank)
-        for name, value, kind in (("options", options, CtcOptions), ("fusion", fusion, CtcFusionOptions)):
-            if not isinstance(value, kind | None):
-                raise OptionError(f"{name}: expected {kind.__name__}, got {value!r:.80}")
+        check_kind("options", options, CtcOptions)
+        check_kind("fusion", fusion, CtcFusionOptions)
         options = options or CtcOptions()
         options = replace(
             options,

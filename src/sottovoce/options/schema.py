@@ -244,6 +244,12 @@ def check_options(chosen: DataclassInstance) -> None:
             option.check(getattr(chosen, option.field))
 
 
+def check_kind(name: str, value: object, kind: type, of: str = "") -> None:
+    """Check an argument that may be None. of: where the caller gets one. Raises: OptionError."""
+    if not isinstance(value, kind | None):
+        raise OptionError(f"{name}: expected {kind.__name__}{of and f' ({of})'}, got {value!r:.60}")
+
+
 def unchecked(chosen: Owner, **values: object) -> Owner:
     """Return a copy with values of some fields, without checks."""
     copied = object.__new__(type(chosen))
