@@ -16,7 +16,7 @@ from sottovoce.errors import ModelNotFoundError, OptionError, cause_of
 from sottovoce.models.devices import choose_device, choose_number_format
 from sottovoce.models.dims import DENSE, EXACT, FULL_WINDOW_S, frames_of
 from sottovoce.models.load import load_checkpoint, n_parameters, store_mode
-from sottovoce.models.sources import Source, Sources, default_model, is_ctc_network
+from sottovoce.models.sources import HEAD, Source, Sources, default_model, is_ctc_network
 from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcriber import Arguments, SecondModel, with_arguments
 from sottovoce.options.decoding import BEAM_SIZE
@@ -275,15 +275,15 @@ def load_model(
     if not isinstance(name, str | Path | None):
         raise ModelNotFoundError(f"model: expected a name or a path, got {name!r}")
     load = partial(load_model, **given)
-    prefix, _, of_head = str(name or "").partition(":")
     is_offline = local_only or Sources(only=source).allowed == "index"
-    if prefix == "ctc" or (name is not None and is_ctc_network(name, local_only=is_offline)):
+    if name is not None and is_ctc_network(name, local_only=is_offline):
         from sottovoce.ctc.network import read_network
         from sottovoce.network_model import CtcModel
 
-        if prefix == "ctc":
-            return CtcModel(load_model(**{**given, "name": of_head}).network, load)
-        return CtcModel(read_network(str(name)), load)
+        whisper = str(name).removeprefix(HEAD)
+        if whisper != str(name):
+            return CtcModel(load_model(**{**given, "name": whisper}).network, load)
+        return CtcModel(read_network(whisper), load)
     where = choose_device(device)
     check_runtime(backend)
     numbers = choose_number_format(dtype, where)

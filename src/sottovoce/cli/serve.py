@@ -183,10 +183,13 @@ def serve_app(given: Values, invocation: Invocation) -> int:
         return serve_on_ray(given, settings, open_named, invocation)
     with needing_extra():
         from sottovoce.server.server import Server
+    from sottovoce.models.sources import check_name
     from sottovoce.runtime.batching import THREAD_NAME
     from sottovoce.server.telemetry import log_as_json, log_for_people
     from sottovoce.server.worker import DECODE_THREADS
 
+    for path in paths.values():
+        check_name(path, model.sources())
     warn_if_open(settings)
     server = Server(settings, open_named, partial(say_where, settings))
 
@@ -197,6 +200,8 @@ def serve_app(given: Values, invocation: Invocation) -> int:
         log_as_json(level)
     sys.setswitchinterval(0.0005)  # model threads need the interpreter after every operation
     server.services.ends_process = True
+    if sys.stderr.isatty():
+        click.echo(f"loading {settings.models.model} …; Ctrl-C stops the server", err=True)
     server.serve_until_ended()
     is_polite = server.ended_by is None or server.ended_by is signal.SIGINT
     code = 0 if is_polite else 128 + int(server.ended_by or 0)
@@ -275,7 +280,6 @@ def say_where(settings: ServerSettings, port: int) -> None:
         click.echo(f"Other machines {elsewhere}", err=True)
     if settings.wyoming:
         click.echo(f"Home Assistant tcp://{settings.wyoming.host}:{settings.wyoming.port}", err=True)
-    click.echo(f"loading {settings.models.model} …; Ctrl-C stops the server", err=True)
 
 
 def voices_of(folder: str | None) -> dict[str, Samples]:

@@ -23,6 +23,7 @@ from sottovoce.ctc.labels import PIECE_START, LabelList, labels_of, with_space
 from sottovoce.ctc.search import PrefixState
 from sottovoce.errors import CheckpointError, InputError, MissingExtraError, OptionError, cause_of
 from sottovoce.lm.base import Floats
+from sottovoce.models.sources import ONNX_ASR
 from sottovoce.text.files import from_plain, read_toml
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples, Word
 
@@ -30,7 +31,6 @@ LogProbs = Callable[[Sequence[Samples]], Sequence[Any]]
 """Samples at 16 kHz of windows to log-probabilities (T, V) of each: arrays of any library."""
 StreamStep = Callable[[Samples, Any], tuple[Any, Any]]
 """Next samples of a stream and the state, None at first, to log-probabilities (T, V) and the new state."""
-ONNX_ASR = "onnx-asr:"
 LONGEST_S = 30.0
 CONTEXT_SHARE = 1 / 6
 """Of a window, on either side. Source: transformers' `pipeline("automatic-speech-recognition")`, whose

@@ -25,6 +25,8 @@ from sottovoce.models.checkpoint.formats import HUB_FILES, NANO_ASSET, is_whole,
 from sottovoce.models.package_index import INDEX_MODELS, IndexModel, SourceError, cache_folder
 
 NANO = "nano"
+HEAD, ONNX_ASR = "ctc:", "onnx-asr:"
+"""Before the name of a Whisper model, of its CTC head; before a name of the package onnx-asr."""
 _OPENAI = (
     *("tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en"),
     *("large-v2", "large-v3", "large-v3-turbo"),
@@ -251,10 +253,25 @@ def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
     Raises: ModelNotFoundError: no source has the name. CheckpointError: fetched files are not as expected.
     OptionError: a revision or source of a local path.
     """
-    sources = sources or Sources()
+    place = _place_of(name_or_path, sources or Sources())
+    return place.path() if isinstance(place, _Search) else place
+
+
+def check_name(name: str, sources: Sources) -> None:
+    """Raises: ModelNotFoundError for a path that is not there, or a name that no source can have; nothing is
+    fetched.
+    """
+    whisper = name.removeprefix(HEAD)
+    if not whisper.startswith(ONNX_ASR):
+        _place_of(whisper, sources)
+
+
+def _place_of(name_or_path: str | Path, sources: Sources) -> Path | _Search:
     name = str(name_or_path)
     if not name:
         raise ModelNotFoundError("model: expected a name or a path, got ''")
+    if name.startswith((HEAD, ONNX_ASR)):
+        raise ModelNotFoundError(f"{name}: expected a Whisper model, got a CTC network")
     path = local_path(name_or_path)
     if path is not None:
         return _plain(path, name, sources)
@@ -269,7 +286,7 @@ def resolve(name_or_path: str | Path, sources: Sources | None = None) -> Path:
     repository = repository_of(name)
     if repository is None and sources.in_index(name) is None:
         raise ModelNotFoundError(unknown(name))
-    return _Search(name, repository, sources).path()
+    return _Search(name, repository, sources)
 
 
 def local_path(name_or_path: str | Path) -> Path | None:
@@ -391,12 +408,12 @@ class _Search:
 
 
 def is_ctc_network(name: str | Path, *, local_only: bool = False) -> bool:
-    """Return whether a name is a TOML file, the folder or hub id of an `AutoModelForCTC`, or of onnx-asr.
+    """Return whether a name is a TOML file, the folder or hub id of an `AutoModelForCTC`, or has a prefix.
 
     local_only: look only at what the hub's cache has.
     """
     path = Path(name).expanduser()
-    if path.suffix == ".toml" or str(name).startswith("onnx-asr:"):
+    if path.suffix == ".toml" or str(name).startswith((HEAD, ONNX_ASR)):
         return True
     is_hub_id = str(name).count("/") == 1 and not path.exists()
     try:

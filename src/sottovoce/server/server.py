@@ -118,15 +118,17 @@ def limit_warnings(*names: str) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, whose live sessions end before their sockets do. Raises: OptionError for an unusable
-    address.
+    """uvicorn's server, whose live sessions end before their sockets do. on_ready: called with the port when
+    the models of the start are loaded.
+
+    Raises: OptionError for an unusable address.
     """
 
     def __init__(
         self,
         settings: ServerSettings,
         open_model: Callable[[str], Recogniser],
-        on_listening: Callable[[int], None],
+        on_ready: Callable[[int], None],
     ) -> None:
         check_libraries()
         check_certificate(settings.listening)
@@ -135,7 +137,7 @@ class Server(uvicorn.Server):
         )
         app = make_app(settings, open_model)
         self.services: Services = app.state.services
-        self._on_listening = on_listening
+        self._on_ready: Callable[[int], None] | None = on_ready
         self._listening = listening_socket(settings.listening)
         self.wyoming_socket = listening_socket(settings.wyoming) if settings.wyoming else None
         self._wyoming: asyncio.Server | None = None
@@ -179,6 +181,9 @@ class Server(uvicorn.Server):
             raise self.services.preload_error
 
     async def on_tick(self, counter: int) -> bool:
+        if self._on_ready is not None and self.services.is_ready:
+            self._on_ready(self.servers[0].sockets[0].getsockname()[1])
+            self._on_ready = None
         return await super().on_tick(counter) or self.services.preload_error is not None or self._is_broken()
 
     def _is_broken(self) -> bool:
@@ -197,8 +202,6 @@ class Server(uvicorn.Server):
         if self.started and self.wyoming_socket is not None:
             serve = WyomingServer(self.services).serve
             self._wyoming = await asyncio.start_server(serve, sock=self.wyoming_socket, limit=MAX_LINE)
-        if self.started:
-            self._on_listening(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[Socket] | None = None) -> None:
         """Let sessions and requests finish, cancel the rest, and close.
