@@ -91,6 +91,23 @@ def test_info_tells_the_dimensions(call: Call) -> None:
     assert facts["runtime"].startswith("torch (")
 
 
+def test_info_tells_of_a_ctc_network(call: Call) -> None:
+    facts = json.loads(call("models", "info", "ctc:nano", "--json").out)
+    assert facts["name"] == "ctc:nano"
+    assert (facts["ctc_labels"], facts["blank"], facts["frame_ms"]) == (53, 0, 20.0)
+    assert "frame ms" in call("models", "info", "ctc:nano").out
+
+
+@pytest.mark.parametrize("name", ["ctc:nano", "onnx-asr:nemo"])
+@pytest.mark.parametrize("words", [("download",), ("convert", "new.pt"), ("quantize", "new.bin")])
+def test_of_a_network_nothing_is_fetched_or_converted(
+    name: str, words: tuple[str, ...], call: Call, tmp_path: Path
+) -> None:
+    command, *output = words
+    line = call("models", command, name, *(tmp_path / file for file in output), code=2).err
+    assert line == f"error: {name}: expected a Whisper model, got a CTC network\n"
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights that are converted sooner than those of the bundled model."""

@@ -21,6 +21,7 @@ from sottovoce.models.sources import (
     REPOSITORIES,
     Sources,
     cached,
+    is_ctc_network,
     list_models,
     resolve,
 )
@@ -104,12 +105,12 @@ def size_of(path: Path) -> int:
 def info(model: str, as_json: bool) -> None:
     """Show the dimensions, languages and runtime of a model.
 
-    Also its format, number formats and alignment heads.
+    Also its format, number formats and alignment heads. Of a CTC network: labels, frames and windows.
     """
     from sottovoce.models.load import load_checkpoint
 
-    path = resolve(model)
-    facts = describe(load_checkpoint(model), path)
+    is_network = is_ctc_network(model)
+    facts = describe_network(model) if is_network else describe(load_checkpoint(model), resolve(model))
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False))
         return
@@ -190,6 +191,23 @@ def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:
         "ctc_labels": len(checkpoint.ctc_head.labels) if checkpoint.ctc_head else 0,
         "runtime": f"{runtime.name} ({runtime.reason})",
         **asdict(dims),
+    }
+
+
+def describe_network(name: str) -> dict[str, object]:
+    from sottovoce.api import load_model
+
+    network = load_model(name).network
+    return {
+        "name": network.name,
+        "file_mb": round(network.n_bytes / 1e6, 1),
+        "languages": [network.language] if network.language else [],
+        "ctc_labels": len(network.labels.names),
+        "blank": network.blank,
+        "frame_ms": round(1000 * network.frame_s, 3),
+        "reads": "streams" if network.stream else f"windows of {network.longest_s:g} s",
+        "context_s": network.margin_s,
+        "decoder": str(network.decoder or "none"),
     }
 
 
