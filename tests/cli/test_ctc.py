@@ -274,12 +274,19 @@ logits.npy | logits.npy: emissions: expected log-probabilities (at most 0), got 
 logits.npy | apply log_softmax over the labels (decode_logits, --logits), or say
 text.npy | text.npy: expected emissions as .npy, .npz or .csv, got EOF: reading magic string
 padded.npz == padded.npz#lengths: expected emissions (T, V) or (B, T, V), got an array of shape (2,)
-one.npy --labels few.txt | expected 3 labels
+one.npy --labels few.txt == one.npy: expected 3 labels, as in few.txt, got 5
+one.npy --config few.toml == one.npy: expected 3 labels, as in few.toml, got 5
+one.npy --labels unnamed.txt == one.npy: expected 2 labels, as in unnamed.txt, got 5
+one.npy --labels none.txt == none.txt: labels: expected a blank and at least one more, got 0
+one.npy --labels twice.txt == twice.txt: labels: expected each once, got 'a' 2 times
+one.npy --labels blank.json == blank.json: blank: expected an index from 0 to 1, got 9
+one.npy --labels deep.json | deep.json: expected labels (text, JSON
+one.npy --labels damaged.json | damaged.json: expected labels (text, JSON
 one.npy --blank 9 | blank
 one.npy --lm labels.txt | not an ARPA file
 one.npy --lexicon wrong.txt | no label 'x'
 one.npy --device cuda:99 | CUDA devices are visible
-one.npy --hotwords none.txt | none.txt
+one.npy --hotwords nowhere.txt | nowhere.txt
 one.npy --lm none.arpa | none.arpa
 tune none.jsonl | none.jsonl: no such file; expected JSON lines
 tune dev.jsonl --tune lm_kept == --tune: expected one of blank_penalty, word_score, beam_size, got 'lm_kept'
@@ -298,6 +305,13 @@ tune one.wav --labels labels.txt --model nano == --model: cannot be combined wit
 @pytest.mark.parametrize("call", ERRORS.strip().splitlines())
 def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], call: str) -> None:
     (folder / "few.txt").write_text("-\na\nb\n")
+    (folder / "few.toml").write_text('labels = ["-", "a", "b"]')
+    (folder / "unnamed.txt").write_text("a\nb\n")
+    (folder / "none.txt").touch()
+    (folder / "twice.txt").write_text("-\na\na\nb\nc\n")
+    (folder / "blank.json").write_text('{"vocab": ["a", "b"], "blank": 9}')
+    (folder / "deep.json").write_text("[" * 100_000)
+    (folder / "damaged.json").write_text("{a")
     (folder / "wrong.txt").write_text("ax a x\n")
     (folder / "empty.toml").touch()
     (folder / "text.npy").write_text("ab")

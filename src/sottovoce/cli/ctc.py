@@ -389,6 +389,11 @@ class Utterances:
             if len({len(values) for values in networks}) > 1:
                 lengths = ", ".join(str(len(values)) for values in networks)
                 raise InputError(f"{path}: expected equal numbers of frames of each network, got {lengths}")
+            n_labels, sizes = len(self.labels.names), {values.shape[1] for values in networks}
+            if sizes != {n_labels}:
+                file = self.config.labels if isinstance(self.config.labels, Path) else self.options.config
+                got = max(sizes - {n_labels})
+                raise InputError(f"{sources[0].name}: expected {n_labels} labels, as in {file}, got {got}")
             yield EmissionSource(",".join(source.name for source in sources), networks)
 
     def with_blank(self, sources: Sources) -> tuple[Utterances, Sources]:

@@ -270,15 +270,20 @@ def labels_of(source: LabelSource) -> LabelList:
     - NeMo: a `.nemo` file or its `model_config.yaml`; the blank is last.
 
     Raises:
-        OptionError: the file cannot be read, holds no labels, or its ids have gaps.
+        OptionError: the file cannot be read, its ids have gaps, or its labels are not those of `Labels`.
     """
     if isinstance(source, Path | str):
         try:
-            return _of_path(Path(source))
-        except (KeyError, TypeError, ValueError, tarfile.TarError) as error:
+            listed = _of_path(Path(source))
+        except (KeyError, TypeError, ValueError, RecursionError, tarfile.TarError) as error:
             if isinstance(error, OptionError):
                 raise
             raise OptionError(f"{source}: expected {_FORMATS}, got {cause_of(error)}") from error
+        try:
+            Labels.of(listed.names, listed.blank or 0)
+        except OptionError as error:
+            raise OptionError(f"{source}: {error}") from error
+        return listed
     if isinstance(source, Sequence):
         return LabelList(tuple(source), named_blank(source))
     # Not `isinstance`: from Python 3.12 on it ignores a tokenizer's `__getattr__`.
