@@ -156,16 +156,16 @@ def test_a_container_is_one_whatever_its_name_ends_in(tmp_path: Path) -> None:
     "wrong", ["", "mp3", "s16le:", "s16le:0", "s16le:16000:0", "g722:8000", "s16le:1:2:3"]
 )
 def test_input_formats_that_are_none(wrong: str) -> None:
-    with pytest.raises(OptionError, match="input format: expected"):
+    with pytest.raises(OptionError, match="input_format: expected"):
         read_input_format(wrong)
-    with pytest.raises(OptionError, match="input format: expected"):
+    with pytest.raises(OptionError, match="input_format: expected"):
         check_reading(None, wrong)
 
 
 def test_samples_of_an_unknown_format_need_an_input_format(tmp_path: Path) -> None:
     path = tmp_path / "call.raw"
     path.write_bytes(encoded("g722", "g722", 16_000))
-    with pytest.raises(AudioError, match="input format"):
+    with pytest.raises(AudioError, match="need input_format"):
         load_audio(path)
 
 

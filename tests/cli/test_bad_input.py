@@ -20,10 +20,13 @@ transcribe {clip} --nonsense | nonsense
 transcribe {clip} --language klingon | klingon
 transcribe {clip} --model nanoo | nano
 transcribe {clip} --model "" | error: model: expected a name or a path, got ''
-transcribe {clip} --model small --local-only --model-dir {tmp} | and nothing is fetched with local_only
+transcribe {clip} --model small --local-only --model-dir {tmp} | and nothing is fetched with --local-only
 transcribe {clip} --model nothing --clean -l ja | clean: expected a language whose rules were checked
 transcribe {clip} --model nothing --verbatim -l Polish | verbatim: expected a language that was measured
 transcribe {tmp}/silent.wav | silent.wav
+transcribe {tmp}/samples | known format (samples without a header need --input-format)
+stream {tmp}/samples | known format (samples without a header need --input-format)
+transcribe {clip} --input-format mp3 | --input-format: expected NAME[:RATE[:CHANNELS]]
 transcribe "" | recording: expected the name of a file, got ''
 transcribe {tmp}/out | is a folder; expected a file, or in `sottovoce transcribe` a folder with recordings
 transcribe {clip} -o {tmp}/talk.mp3 | talk.mp3': expected an extension of a format
@@ -32,8 +35,8 @@ transcribe {clip} --seed 0.5 | '--seed': expected a whole number, got '0.5'
 serve --port http | '--port': expected a whole number from 0 to 65535, got 'http'
 transcribe {clip} --verbatim --no-repeat-ngram-size 3 | verbatim: keeps repetitions
 transcribe {clip} --suppress-tokens a | --suppress-tokens
-transcribe {clip} --clip-timestamps 0,1 --batch-size 2 | clip_timestamps
-transcribe {clip} --offset-n 3 -f vtt,json | offset_n numbers the subtitles of srt
+transcribe {clip} --clip-timestamps 0,1 --batch-size 2 | --clip-timestamps:
+transcribe {clip} --offset-n 3 -f vtt,json | --offset-n numbers the subtitles of srt
 transcribe {clip} --offset-n -1 -f srt | --offset-n
 transcribe {clip} --vocabulary-from {tmp}/file --beam-size 1 | --vocabulary-from
 transcribe {clip} -o /dev/null -f srt,txt | /dev/null': is no folder; expected one format
@@ -45,7 +48,7 @@ transcribe {clip} --offset -1 | '-1'
 transcribe {clip} --duration 0 | got 0
 transcribe {clip} --clip-timestamps 3,1 | ascending
 transcribe {clip} --clip-timestamps a | 'a'
-transcribe {clip} --clip-timestamps 0,1 --offset 1 | offset_s
+transcribe {clip} --clip-timestamps 0,1 --offset 1 | combined with --offset
 transcribe {clip} --suppress-regex [ | regular expression, got '['
 transcribe {clip} --suppress-tokens 999999 | 999999
 transcribe {clip} --suppress-tokens=-7 | -7
@@ -69,7 +72,7 @@ transcribe {clip} --channels apart | 1 channel
 transcribe {clip} --channels energy | 1 channel
 transcribe - --processors 2 | got standard input
 transcribe {clip} --print-special -f srt | --print-special: needs --output-format txt
-transcribe {clip} --audio-ctx 1501 | audio_ctx: expected at most 1500
+transcribe {clip} --audio-ctx 1501 | --audio-ctx: expected at most 1500
 transcribe {clip} --temperature 2 | temperatures: expected 0 to 1, got 2
 transcribe {clip} --temperature 0,1.5 | expected 0 to 1, got 1.5
 transcribe {clip} --temperature 0.4 --lm words.arpa | --lm
@@ -80,7 +83,7 @@ transcribe {clip} --hotwords names.txt | or an existing file of phrases, got nam
 transcribe {clip} --hotwords ./names | or an existing file of phrases, got ./names
 transcribe {clip} --hotwords ~nobody/names | or an existing file of phrases, got ~nobody
 stream {clip} --hotwords names.csv | or an existing file of phrases, got names.csv
-transcribe {clip} -f srt --layout segments --max-line-count 2 | max_line_width
+transcribe {clip} -f srt --layout segments --max-line-count 2 | needs --max-line-width
 transcribe {clip} --reading-speed nan -w | 'nan'
 transcribe {clip} --max-line-width 20 | are for srt, vtt, ass and ttml
 transcribe {clip} --translate-to klingon | klingon
@@ -184,8 +187,8 @@ transcribe {clip} -o talk.srt -f sbv | output format 'sbv'
 transcribe in.txt -o in.txt | is the input; choose another name
 transcribe {clip} -o {clip}/talk.srt | cannot be written
 align {clip} file -o talk.json -f srt | expected a name in .srt
-transcribe {clip} --speaker-names Ann | speaker_names: need speakers or channels
-transcribe {clip} --tinydiarize --speaker-names Ann | speaker_names: need speakers or channels
+transcribe {clip} --speaker-names Ann | --speaker-names: need speakers or channels
+transcribe {clip} --tinydiarize --speaker-names Ann | --speaker-names: need speakers or channels
 transcribe {clip} --speakers 1 --speaker-names Ann,Bob | expected at most 1, as there are speakers, got 2
 transcribe {clip} --speakers auto --max-speakers 1 --speaker-names Ann,Bob | expected at most 1
 transcribe {clip} --speakers 2 --speaker-names Ann,Ann | 'Ann' twice
@@ -227,6 +230,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "ja.jsonl").write_text('{"file": "a.wav", "language": "ja"}\n')
     (folder / "one.wav").write_bytes(wav_bytes(np.zeros(1, np.float32)))
     (folder / "silent.wav").write_bytes(wav_bytes(np.zeros(0, np.float32)))
+    (folder / "samples").write_bytes(bytes(range(256)) * 100)
     for seconds in (0.4, 2, 121):
         samples = np.zeros(round(seconds * SAMPLE_RATE), np.float32)
         (folder / f"{seconds}s.wav").write_bytes(wav_bytes(samples))

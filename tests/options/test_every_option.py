@@ -142,6 +142,7 @@ FORM_VALUES = {
     "carry_initial_prompt": ("true", True),
     "tinydiarize": ("true", True),
     "vad_threshold": ("0.6", 0.6),
+    "input_format": ("mulaw", "mulaw"),
 }
 NAMED = [option for option in FORM if option.owner and "whisper_cpp" in option.apis]
 

@@ -305,7 +305,9 @@ def test_what_is_no_container_ends_the_stream_with_the_reason(fake_server: Serve
     events, code = sent_by_browser(fake_server, b"no audio at all" * 1000)
     assert code == 1008
     assert events[-1]["type"] == "Error"
-    assert "no known format" in events[-1]["description"]
+    assert "no known format (samples without a header need encoding)" in events[-1]["description"]
+    answer = httpx.post(f"{fake_server.url}/v1/listen", content=b"no audio at all" * 1000)
+    assert "(samples without a header need encoding)" in answer.json()["err_msg"]
 
 
 SAID = (("A", 0.0, " Good morning. Is it late? It"), ("A", 4.0, " is. Really."), ("B", 8.0, " Then go."))

@@ -319,7 +319,7 @@ def test_an_upload_is_known_by_its_ending(
     assert known.status_code == 200
     assert "in the morning" in known.json()["text"]
     assert unknown.status_code == 400
-    assert "input format" in error_of(unknown)["message"]
+    assert "input_format" in error_of(unknown)["message"]
 
 
 CHUNK = SimpleNamespace(samples=np.zeros(16_000, np.float32))
@@ -429,3 +429,17 @@ def test_all_uploads_together_have_a_limit(gate: Gate) -> None:
                 assert int(answer.headers["retry-after"]) > 0
         gate.open()
         wait_until(lambda: server.services.upload_bytes == 0)
+
+
+@pytest.mark.parametrize("path", [TRANSCRIPTIONS, "/inference", "/asr", "/detect-language"])
+def test_samples_without_a_header_need_the_field_that_the_error_names(
+    server: ServerThread, path: str
+) -> None:
+    samples = (load_audio(CLIPS / "en.flac") * 32767).astype("<i2").tobytes()
+    refused = post(server, path, samples)
+    assert refused.status_code == 400
+    assert "(samples without a header need input_format)" in refused.text
+    assert post(server, path, samples, input_format="s16le").status_code == 200
+    wrong = post(server, path, samples, input_format="mp3")
+    assert wrong.status_code == 400
+    assert "input_format: expected NAME" in wrong.text

@@ -102,7 +102,7 @@ def read_input_format(text: str) -> RawFormat:
         if is_fixed and MIN_RATE <= rate <= MAX_RATE and 1 <= n_channels <= MAX_CHANNELS:
             return RawFormat(name, rate, n_channels)
     raise OptionError(
-        f"input format: expected NAME[:RATE[:CHANNELS]] with a name of {', '.join(RAW_FORMATS)}, "
+        f"input_format: expected NAME[:RATE[:CHANNELS]] with a name of {', '.join(RAW_FORMATS)}, "
         f"{MIN_RATE} to {MAX_RATE} Hz and 1 to {MAX_CHANNELS} channels (g722, gsm: their rate, one channel), "
         f"got '{text}'"
     )
@@ -864,7 +864,7 @@ def _open_container(file: MediaFile, raw: RawFormat | None, *, is_live: bool) ->
 
 def _cause(error: BaseException) -> str:
     if isinstance(error, av.InvalidDataError):
-        return "data that matches no known format (samples without a header need an input format)"
+        return "data that matches no known format (samples without a header need input_format)"
     if isinstance(error, OSError | av.FFmpegError) and error.strerror:
         return f"'{cause_of(error)}'"
     return f"{type(error).__name__} '{error}'".replace("\n", " ")

@@ -547,7 +547,7 @@ def read_live(
             continue
         if (kind := no_sound(file.head)) is not None:
             raise AudioError(
-                f"{name}: expected a sound file or 16-bit PCM at 16 kHz (other PCM needs an input format), "
+                f"{name}: expected a sound file or 16-bit PCM at 16 kHz (other PCM needs input_format), "
                 f"got {kind}"
             )
         yield from read_pcm(cast(BinaryIO, file), chunk_s=chunk_s, name=name)

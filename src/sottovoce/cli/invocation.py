@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -26,6 +27,8 @@ SWALLOWED_S = 3.0
 FILES = "sottovoce.audio.container"
 """The module that libav calls."""
 CALLBACKS = frozenset({"read", "seek", "tell", "seekable", "readable"})
+NAMES = re.compile(r"(?<![\w./'-])[a-z]+_[a-z_]+(?![\w./'-])")
+"""Words of messages that may be names of options, and no part of a path."""
 WORDS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "hung up"}
 
 
@@ -124,16 +127,26 @@ LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 @dataclass(slots=True)
 class Invocation:
-    """debug: show tracebacks and library warnings. verbosity: number of `-v`."""
+    """debug: show tracebacks and library warnings. verbosity: number of `-v`. flags: of the command, by the
+    names of options in the library.
+    """
 
     debug: bool = False
     verbosity: int = 0
+    flags: dict[str, str] = field(default_factory=dict)
     interrupts: Interrupts = field(default_factory=Interrupts)
 
     def begin(self) -> None:
         warnings.simplefilter("ignore")
         logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
         logging.getLogger().setLevel(logging.WARNING)
+
+    def line_of(self, error: Exception) -> str:
+        """Return the message of an error, with flags in place of names such as `input_format`."""
+        message = str(error)
+        if message.startswith("--"):  # of the command: its names are values
+            return message
+        return NAMES.sub(lambda name: self.flags.get(name[0], name[0]), message)
 
     def trace(self) -> str | None:
         return traceback.format_exc() if self.debug else None

@@ -148,7 +148,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         if invocation.debug:
             traceback.print_exc()
-        say_error(str(error) if isinstance(error, SottovoceError) else "out of memory: try a smaller model")
+        is_ours = isinstance(error, SottovoceError)
+        say_error(invocation.line_of(error) if is_ours else "out of memory: try a smaller model")
         return 2
     return result if isinstance(result, int) else 0
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 from click.core import ParameterSource
 
+from sottovoce.cli.invocation import Invocation
 from sottovoce.errors import OptionError
 from sottovoce.formats.files import FORMATS
 from sottovoce.formats.pages import clock
@@ -230,6 +231,9 @@ class SectionedCommand(click.Command):
                 error.param_hint = f"'{variable}'"
             raise
         if not ctx.resilient_parsing:
+            if (invocation := ctx.find_object(Invocation)) is not None:
+                positive = [option for option in self.declared if not option.negated]
+                invocation.flags |= {option.field: str(option.flags) for option in positive}
             self._check_exclusive(ctx)
             for option in self.declared:
                 name = variable_of(ctx, option.param) or str(option.flags)

@@ -74,7 +74,7 @@ def read_headers(
         try:
             headers[name] = None if is_pipe(name) else probe_audio(Source.of(name, options))
         except AudioError as error:
-            progress.failed(str(error), invocation.trace())
+            progress.failed(invocation.line_of(error), invocation.trace())
     return headers
 
 
@@ -102,7 +102,7 @@ def for_each_file(
             except (OutputError, click.exceptions.Exit):
                 raise
             except Exception as error:
-                progress.failed(failure_line(error, name, advice), invocation.trace())
+                progress.failed(failure_line(error, name, advice, invocation), invocation.trace())
                 n_failed += 1
                 if "torch" in sys.modules:  # else nothing was allocated
                     from sottovoce.models.devices import empty_cache
@@ -118,11 +118,11 @@ def exit_code(n_failed: int, n_inputs: int) -> int:
     return 2 if n_failed == n_inputs else 1
 
 
-def failure_line(error: Exception, name: str, advice: str) -> str:
+def failure_line(error: Exception, name: str, advice: str, invocation: Invocation) -> str:
     if is_out_of_memory(error):
         return f"input '{name}': memory ran out; try {advice}"
     if isinstance(error, SottovoceError):
-        return str(error)
+        return invocation.line_of(error)
     kind = type(error).__name__
     return f"input '{name}': failed with {kind}: {cause_of(error)}; --debug shows where"
 

@@ -40,6 +40,7 @@ _words = partial(Option, group="Words")
 _layout = partial(Option, group="Layout")
 _style = partial(Option, group="Style")
 _signs = partial(_words, unset="openai-whisper's", metavar="SIGNS", cli_default=None)
+_RAW = ApiField("input_format", "format of samples without a header, such as `mulaw` or `s16le:44100:2`")
 
 
 Engine: TypeAlias = Literal["own", "pyannote"]
@@ -308,6 +309,9 @@ class TranscribeOptions(TextOptions):
         "or s16le:44100:2.",
         unset="by the file's extension",
         metavar="NAME[:RATE[:CHANNELS]]",
+        openai=_RAW,
+        whisper_cpp=_RAW,
+        whisper_asr=_RAW,
     ).as_field(None)
     normalization: Normalization = in_python("Range of the log-mel's maximum, see `audio.mel`.").as_field(
         "recording"

@@ -181,6 +181,7 @@ REQUEST = (
 )
 DETECTION = (
     _whisper_asr("encode", "flag"),
+    _whisper_asr("input_format", "text"),
     _whisper_asr("video_file", "any"),
     _whisper_asr("detect_lang_offset", "number", key="offset", least=0.0),
     _whisper_asr("detect_lang_length", "number", key="duration", least=1.0),

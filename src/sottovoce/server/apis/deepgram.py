@@ -434,7 +434,7 @@ class DeepgramConnection(DeepgramSocket[DeepgramParams]):
             yield from results.render(results.of_channel(events), self.processed_s)
 
     def error_document(self, fault: ApiError) -> dict[str, Json]:
-        return {"type": "Error", "variant": fault.code or fault.kind, "description": fault.message}
+        return {"type": "Error", "variant": fault.code or fault.kind, "description": message_of(fault)}
 
     async def on_close(self) -> None:
         events = await self.session.flush()
@@ -815,7 +815,12 @@ def speaker_of(words: Sequence[Word], params: DeepgramParams) -> dict[str, Json]
 def render_error(connection: HTTPConnection, fault: ApiError) -> dict[str, Json]:
     code = ERROR_CODES.get(fault.status, fault.code)
     request_id = connection.scope["state"]["request_id"]
-    return {"err_code": code, "err_msg": fault.message, "request_id": request_id}
+    return {"err_code": code, "err_msg": message_of(fault), "request_id": request_id}
+
+
+def message_of(fault: ApiError) -> str:
+    """Return the message with Deepgram's name of an option."""
+    return fault.message.replace("input_format", "encoding")
 
 
 LANGUAGE: api.Schema = {"type": "string", "examples": [*LANGUAGE_EXAMPLES], "maxLength": 50}

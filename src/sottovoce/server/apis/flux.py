@@ -207,7 +207,7 @@ class FluxConnection(deepgram.DeepgramSocket[FluxParams]):
 
     def _fault(self, kind: str, fault: ApiError) -> dict[str, Json]:
         code = (fault.code or fault.kind).upper()
-        return self._turns.message(kind, code=code, description=fault.message)
+        return self._turns.message(kind, code=code, description=deepgram.message_of(fault))
 
 
 @dataclass(slots=True)

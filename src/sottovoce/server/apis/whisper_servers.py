@@ -325,7 +325,7 @@ def detection_request(form: Fields) -> FileRequest:
 
 
 def input_format(values: Values) -> str | None:
-    return SAMPLES if values["encode"] is False else None
+    return SAMPLES if values["encode"] is False else values["input_format"]
 
 
 DETECTED = api.an_object(detected_language=api.STRING, language_code=api.STRING, confidence=api.NUMBER)
