@@ -21,12 +21,14 @@ from sottovoce.decoding.search import SPREAD_FLOOR, AlignAttEnd
 from sottovoce.models.backend import EncoderOutput, RowsOutput, RunningRows, StepGroup, StepPart
 from sottovoce.runtime.native import NativeDecoder, NativeRows
 from sottovoce.streaming.alignatt import (
+    ActiveRequest,
     AlignAttDecoder,
     AlignAttHypothesis,
     AlignAttRequest,
     AttendingRows,
     BeamPath,
     DecoderPrefix,
+    NextTokens,
     StoppedBeam,
     StopReason,
     StopRules,
@@ -276,12 +278,11 @@ def test_nothing_more_may_be_the_best_of_all_beams(beam_size: int) -> None:
 
 def test_an_end_at_once_that_is_unlikely_loses_to_what_is_likely() -> None:
     """Of two beams, by the mean over the tokens and the end of text."""
-    nothing = BeamPath().extended(TOKENIZER.eot, 10, -2.0)
-    likely = BeamPath().extended(7, 10, -1.0).extended(TOKENIZER.eot, 20, -0.1)
-    unlikely = BeamPath().extended(7, 10, -4.5).extended(TOKENIZER.eot, 20, -0.1)
-    standings = [
-        StoppedBeam(path, StopReason.END_OF_TEXT, -1).ranking_score for path in (likely, nothing, unlikely)
-    ]
+    likely, nothing, unlikely = (
+        StoppedBeam(BeamPath((7,) * n, 20, n, score=score), StopReason.END_OF_TEXT, n - 1)
+        for n, score in ((2, -1.1), (1, -2.0), (2, -4.6))
+    )
+    standings = [beam.ranking_score for beam in (likely, nothing, unlikely)]
     assert standings == sorted(standings, reverse=True)
     assert len({*standings}) == 3
 
@@ -301,21 +302,27 @@ def test_it_goes_on_after_what_was_committed() -> None:
     assert reading.tokens == (TOKEN_OF["year"],)
 
 
+def stop_reason(frames: Sequence[int], committed_until: int | None = None) -> StopReason:
+    """Of a text whose tokens are attended to at these frames."""
+    rules = StopRules(frame_threshold=0, rewind_threshold=200, committed_until=committed_until)
+    request = ActiveRequest(0, reader(), AlignAttRequest(PREFIX, rules), 600)
+    for token, frame in [*enumerate(frames), (TOKENIZER.eot, 0)]:
+        if request.paths:
+            request.extend(0, NextTokens([frame], [[token]], [[-0.1]], None))
+    return request.hypothesis.stop_reason
+
+
 def test_a_jump_back_discards_the_update() -> None:
-    rules = StopRules(frame_threshold=0, rewind_threshold=200)
-    assert rules.rewound(99, 300)
-    assert not rules.rewound(100, 300)
-    assert not rules.rewound(0, None)
+    assert stop_reason([300, 99]) is StopReason.REWOUND
+    assert stop_reason([300, 100]) is StopReason.END_OF_TEXT
+    assert stop_reason([0]) is StopReason.END_OF_TEXT
 
 
 def test_the_first_token_may_not_jump_back_behind_what_was_said() -> None:
     """Else committed audio would be said twice."""
-    rules = StopRules(frame_threshold=0, rewind_threshold=200, committed_until=500)
-    jumped = rules.stopped_by_attention(BeamPath(), 299, 600, 7)
-    assert jumped is not None
-    assert jumped.stop_reason is StopReason.REWOUND
-    assert rules.stopped_by_attention(BeamPath(), 300, 600, 7) is None
-    assert rules.stopped_by_attention(BeamPath().extended(5, 310, -0.1), 299, 600, 7) is None, (
+    assert stop_reason([299], committed_until=500) is StopReason.REWOUND
+    assert stop_reason([300], committed_until=500) is StopReason.END_OF_TEXT
+    assert stop_reason([310, 299], committed_until=500) is StopReason.END_OF_TEXT, (
         "only the first token looks there"
     )
 

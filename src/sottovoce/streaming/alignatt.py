@@ -12,9 +12,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate, islice, repeat
-from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -121,42 +120,46 @@ class AlignAttHypothesis:
 
 
 class BeamPath(NamedTuple):
-    """The tokens of one beam. score, lm_score: sums of log-probabilities."""
+    """The tokens of one beam: the last n_tokens of `text`, behind the committed ones.
 
-    tokens: tuple[int, ...] = ()
-    frames: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    frame, logprob: of the newest token, where it attends to most. score, lm_score: sums of log-probabilities.
+    before: the path without the newest token.
+    """
+
+    text: tuple[int, ...]
+    frame: float
+    n_tokens: int = 0
+    logprob: float = 0.0
     score: float = 0.0
     lm_score: float = 0.0
-
-    @property
-    def total_score(self) -> float:
-        return self.score + self.lm_score
-
-    def extended(self, token: int, frame: int, logprob: float, lm_score: float = 0.0) -> BeamPath:
-        tokens, frames, logprobs, score, lm_sum = self
-        return BeamPath(
-            (*tokens, token), (*frames, frame), (*logprobs, logprob), score + logprob, lm_sum + lm_score
-        )
-
-
-class StoppedBeam(NamedTuple):
-    """A beam that is decoded no further. end: of the tokens that count, as of a slice."""
-
-    path: BeamPath
-    stop_reason: StopReason
-    end: int | None = None
-    held_back_token: int | None = None
+    before: BeamPath | None = None
 
     @property
     def mean_score(self) -> float:
-        return self.path.total_score / max(1, len(self.path.tokens))
+        return (self.score + self.lm_score) / max(1, self.n_tokens)
+
+    def steps(self) -> list[BeamPath]:
+        """Return the paths that end with each token."""
+        steps, path = [self] * self.n_tokens, self
+        for place in reversed(range(self.n_tokens)):
+            assert path.before is not None, "a path has as many before it as tokens"
+            steps[place], path = path, path.before
+        return steps
+
+
+class StoppedBeam(NamedTuple):
+    """A beam that is decoded no further. n_tokens: those that count, from the first."""
+
+    path: BeamPath
+    stop_reason: StopReason
+    n_tokens: int
+    held_back_token: int | None = None
 
     @property
     def ranking_score(self) -> float:
-        """`mean_score`, or -inf if the beam stopped before the first token."""
-        has_score = self.path.logprobs[: self.end] or self.stop_reason is StopReason.END_OF_TEXT
-        return self.mean_score if has_score else -math.inf
+        """The mean score, or -inf if the beam stopped before the first token."""
+        has_score = self.n_tokens or self.stop_reason is StopReason.END_OF_TEXT
+        return self.path.mean_score if has_score else -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,26 +179,6 @@ class StopRules:
 
     def at_frontier(self, frame: int, n_frames: int) -> bool:
         return n_frames - frame <= self.frame_threshold
-
-    def rewound(self, frame: int, last_frame: int | None) -> bool:
-        return last_frame is not None and last_frame - frame > self.rewind_threshold
-
-    def stopped_by_attention(
-        self, path: BeamPath, frame: int, n_frames: int, token: int
-    ) -> StoppedBeam | None:
-        """Return a path that stops before `token`, attended at `frame`; else None."""
-        if self.rewound(frame, path.frames[-1] if path.frames else self.committed_until):
-            return StoppedBeam(path, StopReason.REWOUND)
-        if self.at_frontier(frame, n_frames):
-            return StoppedBeam(path, StopReason.FRONTIER, held_back_token=token)
-        return None
-
-    def stopped_by_loop(self, path: BeamPath, committed: Sequence[int] = ()) -> StoppedBeam | None:
-        """Return a path in a loop, without the repeats; else None."""
-        n_looped = count_looped((*committed, *path.tokens) if committed else path.tokens, self.max_repeats)
-        if not n_looped:
-            return None
-        return StoppedBeam(path, StopReason.REPEATED, max(0, len(path.tokens) - n_looped))
 
 
 def max_tokens_in(seconds: float) -> int:
@@ -257,15 +240,20 @@ class AlignAttRequest:
     measures_end: bool = False
 
 
-_Extension: TypeAlias = tuple[float, int, int, int, float, float]
-"""Total score of a path with one more token, its index, and the arguments of `BeamPath.extended`."""
-NextTokens: TypeAlias = tuple[int, Sequence[int], Sequence[float], Sequence[float]]
-"""The frame that a beam attends to most, and its best next tokens, their log-probabilities and LM scores."""
+class NextTokens(NamedTuple):
+    """Of each beam the frame that it attends to most, its best next tokens, their log-probabilities and the
+    scores of language models; None: there are none.
+    """
+
+    frames: list[int]
+    tokens: list[list[int]]
+    logprobs: list[list[float]]
+    lm_scores: list[list[float]] | None
 
 
 @dataclass(eq=False)
 class ActiveRequest:
-    """A request of a batch: its beams, which are decoder rows, and finished hypotheses."""
+    """A request of a batch: its beams, which are decoder rows, and the best of those that stopped."""
 
     ticket: int
     decoder: AlignAttDecoder
@@ -274,7 +262,8 @@ class ActiveRequest:
 
     def __post_init__(self) -> None:
         self.prefix, cache = self.request.prefix, self.request.prefix_cache
-        self.paths = [BeamPath()]
+        committed, until = self.prefix.committed, self.request.rules.committed_until
+        self.paths = [BeamPath(committed, -math.inf if until is None else until)]
         self.is_new = True
         beam_size = self.decoder.beam_size
         self.n_candidates = beam_size + 1 if beam_size > 1 else 1
@@ -284,14 +273,13 @@ class ActiveRequest:
         if n_recomputed is not None:
             self.n_to_cache = max(self.n_cached, len(self.prefix.tokens) - max(1, n_recomputed))
         self.no_speech_prob = 0.0 if self.cache is None else self.cache.no_speech_prob
-        self.lm_rows = self.decoder.lm_rows(self.prefix.committed)
-        self._committed = self.prefix.committed
+        self.lm_rows = self.decoder.lm_rows(committed)
         self.prefix_statistics: object = None
         self.text_end: TextEnd | None = None
         self._new_cache: PrefixCache | None = None
         room = max(0, self.decoder.backend.dims.n_text_ctx - len(self.prefix.tokens))
         self._most_tokens = min(room, self.request.rules.max_tokens)
-        self._finished: list[StoppedBeam] = []
+        self._n_stopped, self._best = 0, StoppedBeam(self.paths[0], StopReason.FULL, 0)
 
     @property
     def computes_sot(self) -> bool:
@@ -299,17 +287,17 @@ class ActiveRequest:
 
     @property
     def hypothesis(self) -> AlignAttHypothesis:
-        best = max(self._finished, key=lambda beam: beam.ranking_score)
-        path, part = best.path, slice(None, best.end)
+        best, path = self._best, self._best.path
+        steps = path.steps()[: best.n_tokens]
         return AlignAttHypothesis(
-            path.tokens[part],
-            path.frames[part],
-            path.logprobs[part],
+            path.text[len(path.text) - path.n_tokens :][: best.n_tokens],
+            tuple([int(step.frame) for step in steps]),
+            tuple([step.logprob for step in steps]),
             best.stop_reason,
-            avg_logprob=path.score / max(1, len(path.tokens)),
+            avg_logprob=path.score / max(1, path.n_tokens),
             held_back_token=best.held_back_token,
             no_speech_prob=self.no_speech_prob,
-            mean_score=best.mean_score,
+            mean_score=path.mean_score,
             prefix_cache=self._new_cache,
             text_end=self.text_end,
         )
@@ -329,52 +317,65 @@ class ActiveRequest:
                 tokens, state, self.prefix_statistics, self.n_frames, self.no_speech_prob
             )
 
-    def extend(self, candidates: Sequence[NextTokens]) -> list[int]:
-        paths, self.paths, finished = self.paths, [], self._finished
-        if len(paths[0].tokens) >= self._most_tokens:
-            if not finished:
-                finished.append(StoppedBeam(paths[0], StopReason.FULL))
-            return []
-        extended: list[_Extension] = []
-        eot, rules = self.decoder.eot, self.request.rules
-        for parent, (path, (frame, tokens, *scores)) in enumerate(zip(paths, candidates, strict=True)):
-            if len(finished) >= self.decoder.beam_size:
+    def extend(self, first: int, found: NextTokens) -> list[int]:
+        """Extend the beams, which are the rows from `first` on, or stop them; return the rows that go on."""
+        paths, rules, n = self.paths, self.request.rules, self.n_candidates
+        eot, beam_size = self.decoder.eot, self.decoder.beam_size
+        self.paths, rows = [], list[int]()
+        if paths[0].n_tokens >= self._most_tokens:
+            if not self._n_stopped:
+                self._stop(paths[0], StopReason.FULL)
+            return rows
+        totals: list[float] = []
+        for row, path in enumerate(paths, first):
+            if self._n_stopped >= beam_size:
                 break
-            if tokens[0] != eot:
-                stopped = rules.stopped_by_attention(path, frame, self.n_frames, tokens[0])
-                if stopped is not None:
-                    finished.append(stopped)
-                    continue
-            score, lm_sum = path.score, path.lm_score
-            extended += [
-                ((score + logprob) + (lm_sum + lm_score), parent, token, frame, logprob, lm_score)
-                for token, logprob, lm_score in islice(zip(tokens, *scores, strict=True), self.n_candidates)
-            ]
-        extended.sort(key=itemgetter(0), reverse=True)
-        parents = self._prune(paths, extended)
-        if self.lm_rows is not None and parents:
-            newest = [path.tokens[-1] for path in self.paths]
-            self.lm_rows.advance(np.array(parents), np.array(newest))
-        return parents
-
-    def _prune(self, paths: Sequence[BeamPath], extended: Sequence[_Extension]) -> list[int]:
-        """Take the best extensions of paths that neither end nor loop; return their parents."""
-        parents: list[int] = []
-        beam_size, rules = self.decoder.beam_size, self.request.rules
-        for _, parent, token, frame, logprob, lm_score in extended:
-            if len(parents) == beam_size:
-                break
-            path = paths[parent].extended(token, frame, logprob, lm_score)
-            if token == self.decoder.eot:
-                self._finished.append(StoppedBeam(path, StopReason.END_OF_TEXT, -1))
-            elif looped := rules.stopped_by_loop(path, self._committed):
-                self._finished.append(looped)
+            frame, token = found.frames[row], found.tokens[row][0]
+            if token != eot and path.frame - frame > rules.rewind_threshold:
+                self._stop(path, StopReason.REWOUND)
+                totals += [-math.inf] * n
+            elif token != eot and self.n_frames - frame <= rules.frame_threshold:
+                self._stop(path, StopReason.FRONTIER, held_back=token)
+                totals += [-math.inf] * n
+            elif found.lm_scores is None:
+                score = path.score
+                totals += [score + logprob for logprob in found.logprobs[row][:n]]
             else:
-                self.paths.append(path)
-                parents.append(parent)
-        if len(self._finished) >= beam_size:
-            self.paths, parents = [], []
-        return parents
+                scores = zip(found.logprobs[row][:n], found.lm_scores[row], strict=False)
+                totals += [(path.score + logprob) + (path.lm_score + lm) for logprob, lm in scores]
+        while len(rows) < beam_size and (total := max(totals, default=-math.inf)) > -math.inf:
+            place = totals.index(total)
+            totals[place] = -math.inf
+            beam, choice = divmod(place, n)
+            row, path = first + beam, paths[beam]
+            token, logprob = found.tokens[row][choice], found.logprobs[row][choice]
+            text, n_tokens = (*path.text, token), path.n_tokens + 1
+            lm_score = (
+                path.lm_score if found.lm_scores is None else path.lm_score + found.lm_scores[row][choice]
+            )
+            extended = BeamPath(
+                text, found.frames[row], n_tokens, logprob, path.score + logprob, lm_score, path
+            )
+            if token == eot:
+                self._stop(extended, StopReason.END_OF_TEXT, 1)
+            elif n_looped := count_looped(text, rules.max_repeats):
+                self._stop(extended, StopReason.REPEATED, n_looped)
+            else:
+                self.paths.append(extended)
+                rows.append(row)
+        if self._n_stopped >= beam_size:
+            self.paths, rows = [], []
+        if self.lm_rows is not None and rows:
+            newest = [path.text[-1] for path in self.paths]
+            self.lm_rows.advance(np.array(rows) - first, np.array(newest))
+        return rows
+
+    def _stop(self, path: BeamPath, reason: StopReason, n_cut: int = 0, held_back: int | None = None) -> None:
+        """Stop a beam, of whose tokens n_cut at the end do not count; keep the best one."""
+        stopped = StoppedBeam(path, reason, max(0, path.n_tokens - n_cut), held_back)
+        if not self._n_stopped or stopped.ranking_score > self._best.ranking_score:
+            self._best = stopped
+        self._n_stopped += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,13 +439,13 @@ class AlignAttBatch:
 
     def step(self) -> list[tuple[int, AlignAttHypothesis]]:
         """Run one decoder step; return the tickets and hypotheses of finished requests."""
-        candidates = self._next_tokens()
+        found = self._next_tokens()
         done: list[tuple[int, ActiveRequest]] = []
         rows: list[int] = []
         at = 0
         for request in self._active:
             n_rows = len(request.paths)
-            rows += [at + parent for parent in request.extend(candidates[at : at + n_rows])]
+            rows += request.extend(at, found)
             if not request.paths:
                 done.append((at, request))
             at += n_rows
@@ -459,22 +460,20 @@ class AlignAttBatch:
             self._places = [self._places[row] for row in rows]
         return [(request.ticket, request.hypothesis) for _, request in done]
 
-    def _next_tokens(self) -> list[NextTokens]:
+    def _next_tokens(self) -> NextTokens:
         new = [request for request in self._active if request.is_new]
-        old = [(request, path) for request in self._active if not request.is_new for path in request.paths]
-        n_old, n_best = len(old), max(request.n_candidates for request in self._active)
+        old = [request for request in self._active if not request.is_new for _ in request.paths]
+        n_old, n_best = len(old), max([request.n_candidates for request in self._active])
         is_fused = any(request.lm_rows is not None for request in self._active)
         end = AlignAttEnd(self._vocabulary, n_best, self._heads, returns_log_probs=is_fused)
-        tokens = [path.tokens[-1:] for _, path in old] + [
-            request.prefix.tokens[request.n_cached :] for request in new
-        ]
+        tokens = [path.text[-1:] for request in self._active if not request.is_new for path in request.paths]
+        tokens += [request.prefix.tokens[request.n_cached :] for request in new]
         groups, targets = [], list(range(1, n_old + 1))
         if old:
-            columns = [
-                (source, target, request.n_frames, 1, 0, 0)
-                for source, target, (request, _) in zip(self._places, targets, old, strict=True)
-            ]
-            groups.append(StepGroup(end, range(n_old), [(0,)] * n_old, np.array(columns)))
+            columns = np.zeros((n_old, end.n_columns), np.int64)
+            columns[:, 0], columns[:, 1], columns[:, 3] = self._places, targets, 1
+            columns[:, 2] = [request.n_frames for request in old]
+            groups.append(StepGroup(end, range(n_old), [(0,)] * n_old, columns))
         if new:
             first = 1 + max([n_old, *self._places])
             targets += range(first, first + len(new))
@@ -491,11 +490,9 @@ class AlignAttBatch:
             request.begin(at_prefix)
         frames = outputs[:, 0].astype(np.int64).tolist()
         if is_fused:
-            return list(zip(frames, *self._with_language_models(parts, n_best), strict=True))
+            return NextTokens(frames, *self._with_language_models(parts, n_best))
         best = outputs[:, 5 : 5 + n_best].astype(np.int64).tolist()
-        return list(
-            zip(frames, best, outputs[:, 5 + n_best :].tolist(), repeat([0.0] * n_best), strict=False)
-        )
+        return NextTokens(frames, best, outputs[:, 5 + n_best :].tolist(), None)
 
     def _begin(self, new: Sequence[ActiveRequest], n_old: int, first: int, end: AlignAttEnd) -> StepGroup:
         """Return the group of new requests, whose statistics begin at `first` with those of their caches."""
