@@ -157,19 +157,26 @@ Frames = TypeVar("Frames", bound=FrameCache)
 class EncoderUpdate(Generic[Frames]):
     """The part of one window to compute: encoder frames [start, end), and single frames of padding.
 
-    mel: (n_mels, n) normalised, of the whole window. ends: the window ends at `end`. places: of the single
-    frames. before: frames [0, start). after: frames behind the computed ones in the order of keys.
-    log_weights: (n_attended,) float32, added to the attention logits, or None.
+    log_mel: (n_mels, n), of the whole window. maximum: by which it is normalised; None: it is. ends: the
+    window ends at `end`. places: of the single frames. before: frames [0, start). after: frames behind the
+    computed ones in the order of keys. log_weights: (n_attended,) float32, added to the attention logits, or
+    None.
     """
 
-    mel: Floats
+    log_mel: Floats
     start: int
     end: int
     ends: bool
+    maximum: float | None = None
     places: tuple[int, ...] = ()
     before: Frames | None = None
     after: Frames | None = None
     log_weights: Floats | None = None
+
+    def mel(self, first: int = 0, last: int | None = None) -> Floats:
+        """Return normalised frames of log-mel [first, last)."""
+        log_mel = self.log_mel[:, first:last]
+        return log_mel if self.maximum is None else normalize(log_mel, self.maximum)
 
     @property
     def n_frames(self) -> int:
@@ -196,12 +203,13 @@ class EncoderCacheInfo:
 @dataclass(frozen=True, slots=True)
 class UpdatePlan:
     """An update computes audio from frame `start` on with the padding right behind it, and all padding if
-    `pads`. cache: afterwards.
+    `pads`. cache: afterwards. maximum: of the window's log-mel.
     """
 
     start: int
     pads: bool
     cache: EncoderCacheInfo
+    maximum: float
 
     @property
     def end(self) -> int:
@@ -252,10 +260,11 @@ def _update(
     padding = plan.cache.padding
     weights = padding.log_weights(plan.cache.n_content)
     return EncoderUpdate(
-        mel=normalize(window.log_mel),
+        log_mel=window.log_mel,
         start=plan.start,
         end=plan.end,
         ends=not padding.places and (plan.pads or not padding.n_frames),
+        maximum=plan.maximum,
         places=padding.places if plan.pads else (),
         before=state.frames.part(0, plan.start) if state is not None and plan.start else None,
         after=None if state is None or plan.pads else state.kept_padding(padding),
@@ -317,15 +326,18 @@ def check_windows(windows: Sequence[IncrementalWindow], dims: ModelDims, name: s
 def plan_update(window: IncrementalWindow, cache: EncoderCacheInfo | None, n_full: int) -> UpdatePlan:
     """Plan an update; cache: after the last one, or None; n_full: frames of the full window."""
     n_content = window.log_mel.shape[1] // MELS_PER_FRAME
-    level = float(window.log_mel.max())
+    maximum = float(window.log_mel.max())
     kept = None if cache is None else _kept_padding(window.mode, cache, n_content, n_full)
-    start = 0 if cache is None else _first_new_frame(window.mode, cache, n_content, level, pads=kept is None)
+    start = (
+        0 if cache is None else _first_new_frame(window.mode, cache, n_content, maximum, pads=kept is None)
+    )
     if cache is not None and kept is not None and start:
-        return UpdatePlan(start, False, replace(cache, n_content=n_content, padding=kept))
+        return UpdatePlan(start, False, replace(cache, n_content=n_content, padding=kept), maximum)
     padding = window.mode.padding(n_content, n_full)
-    if cache is not None and start:
-        level = cache.level
-    return UpdatePlan(start, True, EncoderCacheInfo(n_content, padding, n_content, window.mode, level))
+    level = cache.level if cache is not None and start else maximum
+    return UpdatePlan(
+        start, True, EncoderCacheInfo(n_content, padding, n_content, window.mode, level), maximum
+    )
 
 
 def _first_new_frame(

@@ -202,7 +202,7 @@ class NativeEncoder:
 
     def encode_incremental(self, windows: Sequence[IncrementalWindow]) -> list[IncrementalResult]:
         planned = plan_updates(windows, NativeEncoderState, dims=self.dims, name=self.name)
-        mels = [np.ascontiguousarray(update.mel, np.float32) for _, update in planned]
+        mels = [np.ascontiguousarray(update.mel(), np.float32) for _, update in planned]
         rooms = [self._room(update) for _, update in planned]
         to_encode = [
             _window(update, mel, room) for (_, update), mel, room in zip(planned, mels, rooms, strict=True)

@@ -278,7 +278,7 @@ def _mel_around(update: WindowUpdate, n_frames: int) -> Floats:
     first = MELS_PER_FRAME * (update.start - 1)
     n_columns = MELS_PER_FRAME * (n_frames + 2)
     last = MELS_PER_FRAME * update.end if update.ends else first + n_columns
-    mel = update.mel[:, max(0, first) : min(last, first + n_columns)]
+    mel = update.mel(max(0, first), min(last, first + n_columns))
     n_before = max(0, -first)
     return np.pad(mel, ((0, 0), (n_before, n_columns - n_before - mel.shape[1])))
 
