@@ -124,7 +124,7 @@ class CtcModel(Recogniser):
         decoding = options.decoding
         self._check(options, given.get("task"))
         code = self._language(given.get("language") or decoding.language or decoding.allowed_languages)
-        beam_size = given.get("beam_size") or decoding.beam_size
+        beam_size = given.get("beam_size", decoding.beam_size)
         decoding = replace(decoding, language=code or None, allowed_languages=(), beam_size=beam_size)
         # No search for skipped speech follows: the network reads all of it.
         return replace(
@@ -311,6 +311,8 @@ def ctc_model(
         MissingExtraError: without onnxruntime or transformers.
     """
     if not callable(network):
+        if not isinstance(network, str | Path):
+            raise OptionError(f"ctc_model: expected a function, a file or a name, got {network!r:.60}")
         if logits or any(value is not None for value in (labels, blank, frame_s, chunk_s)):
             raise OptionError(
                 f"{network}: expected no labels, blank, frame_s, chunk_s or logits, which its files have"

@@ -475,6 +475,11 @@ def _spoiled(network: AcousticModel) -> str:
         ({"network": lambda windows: [rows * np.nan for rows in reads_levels(windows)]}, "got NaN"),
         ({"network": lambda windows: [rows + 9 for rows in reads_levels(windows)]}, "look like logits"),
         ({"network": lambda windows: []}, "expected emissions of 1 windows, got 0"),
+        ({"network": lambda windows: None}, "expected a list of emissions (T, V), got NoneType"),
+        (
+            {"network": lambda samples, state: reads_levels([samples])[0], "chunk_s": 0.32},
+            "expected emissions (T, V) and a state, got ndarray",
+        ),
         ({"frame_s": 0.01, "longest_s": 1.0}, "expected about 100 frames of 0.01 s in 1 s, got 50"),
     ],
 )
@@ -511,6 +516,15 @@ def test_what_a_file_says_is_no_argument(onnx: Path) -> None:
         sottovoce.ctc_model(onnx, labels=LABELS)
     with pytest.raises(OptionError, match="expected labels and frame_s with a function"):
         sottovoce.ctc_model(reads_levels)
+    with pytest.raises(OptionError, match="ctc_model: expected a function, a file or a name, got 5"):
+        sottovoce.ctc_model(5)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="labels: expected a path, names or a processor, got 5"):
+        sottovoce.ctc_model(reads_levels, labels=5, frame_s=0.02)  # type: ignore[arg-type]
+
+
+def test_a_beam_of_nothing_is_an_error() -> None:
+    with pytest.raises(OptionError, match="beam_size: expected at least 1, got 0"):
+        model().transcribe(np.zeros(9, np.float32), beam_size=0)
 
 
 def test_a_missing_description_is_named_before_a_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,6 +288,8 @@ def labels_of(source: LabelSource) -> LabelList:
         return LabelList(tuple(source), named_blank(source))
     # Not `isinstance`: from Python 3.12 on it ignores a tokenizer's `__getattr__`.
     tokenizer = cast(VocabularyTokenizer, getattr(source, "tokenizer", None) or source)
+    if not hasattr(tokenizer, "get_vocab"):
+        raise OptionError(f"labels: expected a path, names or a processor, got {source!r:.60}")
     names = _by_id(tokenizer.get_vocab(), "processor")
     if tokenizer.pad_token_id is None:
         raise OptionError("processor: expected a padding token (the blank), got none")

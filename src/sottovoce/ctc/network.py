@@ -266,13 +266,21 @@ def function_network(
         return log_softmax(as_arrays(rows, None)[0].astype(np.float32)) if logits else rows
 
     call: Any = function
-    if chunk_s is None:
-        return AcousticModel(lambda samples: [*map(normalised, call(samples))], labels, frame_s)
+
+    def log_probs(windows: Sequence[Samples]) -> list[Floats]:
+        rows = call(windows)
+        if not isinstance(rows, Iterable):
+            raise InputError(f"network: expected a list of emissions (T, V), got {type(rows).__name__}")
+        return [*map(normalised, rows)]
 
     def step(samples: Samples, state: Any) -> tuple[Floats, Any]:
-        rows, state = call(samples, state)
-        return normalised(rows), state
+        result = call(samples, state)
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise InputError(f"network: expected emissions (T, V) and a state, got {type(result).__name__}")
+        return normalised(result[0]), result[1]
 
+    if chunk_s is None:
+        return AcousticModel(log_probs, labels, frame_s)
     return streaming_network(step, labels, chunk_s=chunk_s, frame_s=frame_s)
 
 
