@@ -51,9 +51,10 @@ logger = logging.getLogger(__name__)
 LOG_EVERY_S = 60.0
 IGNORED_MESSAGES = (
     "ASGI callable returned without completing handshake.",
+    "ASGI callable returned without completing response.",
     "Invalid UTF-8 sequence received from client.",
 )
-"""Errors that uvicorn logs for refused handshakes and invalid messages."""
+"""Errors that uvicorn logs for refused handshakes, clients that do not read, and invalid messages."""
 PING_EVERY_S = 20.0
 PONG_WITHIN_S = 60.0
 """Longer than a fast sender is left unread: its pong waits behind its audio."""

@@ -10,7 +10,7 @@ import binascii
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -102,12 +102,13 @@ class EventStream(Response):
 
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await run_until_first(
-                partial(self._send_events, send),
-                partial(self._send_keepalives, send),
-                partial(self._end_when_aborted, send),
-                until_disconnected,
-            )
+            with suppress(TimeoutError):  # of a client that does not read: uvicorn closes its connection
+                await run_until_first(
+                    partial(self._send_events, send),
+                    partial(self._send_keepalives, send),
+                    partial(self._end_when_aborted, send),
+                    until_disconnected,
+                )
         finally:
             with anyio.CancelScope(shield=True):
                 await self._resources.aclose()
