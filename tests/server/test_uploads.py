@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import itertools
 import json
+import logging
 import os
 import socket
 import sys
@@ -252,9 +253,18 @@ def test_more_recordings_than_the_limit_are_asked_to_come_again(gate: Gate) -> N
         wait_until(lambda: server.services.n_requests == 0)
 
 
-def gone(server: ServerThread) -> None:
+def gone(server: ServerThread, path: str = TRANSCRIPTIONS) -> None:
     with suppress(httpx.TimeoutException):
-        httpx.post(server.url + TRANSCRIPTIONS, files={"file": ("a.wav", wav(16_000))}, timeout=1.0)
+        httpx.post(server.url + path, files={"file": ("a.wav", wav(16_000))}, timeout=1.0)
+
+
+@pytest.mark.parametrize("path", ["/asr", "/detect-language", "/inference"])
+def test_a_client_who_goes_frees_its_place_while_the_model_works(path: str, gate: Gate) -> None:
+    with serving(SlowModel(gate)) as server:
+        gone(server, path)
+        assert gate.n_waiting == 1
+        wait_until(lambda: server.services.n_requests == 0)
+        gate.open()
 
 
 def test_a_client_who_goes_frees_the_model_whole_and_streamed() -> None:
@@ -274,6 +284,21 @@ def test_a_client_who_goes_frees_the_model_whole_and_streamed() -> None:
         before = model.n_calls
         time.sleep(0.2)
         assert model.n_calls == before
+
+
+def test_a_client_that_reads_no_events_is_dropped_without_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    fields = {"stream": "true", "response_format": "verbose_json"}
+    form = httpx.Request("POST", "http://127.0.0.1/", data=fields, files={"file": ("a.wav", wav(16_000))})
+    lines = [f"{name}: {form.headers[name]}\r\n" for name in ("content-type", "content-length")]
+    with serving(SlowModel(), limits=ServerLimits(send_s=1.0)) as server, socket.socket() as created:
+        created.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        host, port = server.address.split(":")
+        created.connect((host, int(port)))
+        created.sendall(head(TRANSCRIPTIONS, *lines, method="POST") + form.read())
+        wait_until(lambda: server.services.n_requests == 1)
+        wait_until(lambda: server.services.n_requests == 0)
+        wait_until(lambda: server.server.gate.n_connections == 0)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_an_error_inside_a_stream_is_its_last_event() -> None:

@@ -29,7 +29,13 @@ from sottovoce.server.apis import openai_files
 from sottovoce.server.errors import ApiError, invalid_options
 from sottovoce.server.fields import DETECTION, TEXT, Fields, fields_of, note_ignored, read_form, schema_of
 from sottovoce.server.services import services_of
-from sottovoce.server.uploads import FileRequest, UploadedFile, received_form, running_job
+from sottovoce.server.uploads import (
+    FileRequest,
+    UploadedFile,
+    cancel_on_disconnect,
+    received_form,
+    running_job,
+)
 from sottovoce.speakers.diarize import has_channels_apart
 from sottovoce.speakers.labels import letter_index, parts_of, spoken_by
 from sottovoce.text.languages import language_name
@@ -273,7 +279,7 @@ def asr_answer(transcript: Transcript, output: str) -> str:
 
 async def detect_language(request: Request) -> Response:
     async with running_job(request, received_form(request), detection_request) as job:
-        detection = await job.handle.detect_language()
+        detection = await cancel_on_disconnect(request, job.handle.detect_language())
     if detection is None:
         raise ApiError("detect-language: expected a recording and a model of several languages", status=422)
     return JSONResponse(
