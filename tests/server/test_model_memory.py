@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -247,6 +248,15 @@ def test_cuda_gives_back_the_memory_of_weights_that_are_gone(
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: had_weights.append(alive() is not None))
     free_memory(unloaded)
     assert had_weights == ([False] if is_used else [])
+
+
+def test_collections_leave_out_what_is_there_once_a_model_is_loaded(load: Callable[..., Loaded]) -> None:
+    """Live sessions wait while one runs."""
+    there = [SlowModel()]
+    assert any(each is there for each in gc.get_objects())
+    asyncio.run(use(load(None), "a"))
+    assert not any(each is there for each in gc.get_objects())
+    gc.unfreeze()
 
 
 DIMS = {

@@ -226,6 +226,7 @@ class ModelRegistry:
             scheduler.close()
             self._unloaded.append(scheduler)
             raise
+        await anyio.to_thread.run_sync(collect_garbage)
         seconds = round(time.monotonic() - began, 3)
         about = {"model": name, "seconds": seconds, "runtime": model.runtime.backend.runtime}
         logger.info(MODEL_LOADED, extra=about)
@@ -278,5 +279,14 @@ def free_memory(unloaded: list[Scheduler]) -> None:
     """Wait for the threads of models, and release their weights, also from CUDA's cache."""
     while unloaded:
         unloaded.pop().join(JOIN_TIMEOUT_S)
-    gc.collect()  # a model and its parts refer to each other
+    gc.unfreeze()
+    collect_garbage()  # a model and its parts refer to each other
     empty_cache()
+
+
+def collect_garbage() -> None:
+    """Collect garbage, and leave what remains out of later collections: they would stop all live sessions for
+    the time that it takes to visit every object of modules and models.
+    """
+    gc.collect()
+    gc.freeze()
