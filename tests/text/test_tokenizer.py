@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
-from itertools import pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from sottovoce.text.tokenizer import (
     N_VOCAB_99,
     N_VOCAB_100,
     N_VOCAB_ENGLISH,
-    Detokenizer,
     PieceTable,
     Tokenizer,
 )
@@ -176,31 +176,27 @@ def test_the_rest_of_the_tokenizer_is_the_same() -> None:
 ANY_TOKENS = st.lists(st.integers(0, N_VOCAB_100 - 1), max_size=40)
 
 
-def chunks(tokens: list[int], cuts: list[int]) -> list[list[int]]:
-    edges = [0, *sorted(cut % (len(tokens) + 1) for cut in cuts), len(tokens)]
-    return [tokens[a:b] for a, b in pairwise(edges)]
-
-
-@given(st.text() | ANY_TOKENS, st.lists(st.integers(0, 1000)))
-def test_text_in_chunks_equals_decoding_at_once(text: str | list[int], cuts: list[int]) -> None:
+@given(st.text() | ANY_TOKENS)
+def test_characters_are_those_of_all_tokens(text: str | list[int]) -> None:
+    """A token's text is kept if it ends with a character; others need those after them."""
     tokenizer = Tokenizer.for_model(N_VOCAB_100)
     tokens = tokenizer.encode(text) if isinstance(text, str) else text
-    detokenizer = Detokenizer(tokenizer)
-    pieces = [detokenizer.push(chunk) for chunk in chunks(tokens, cuts)]
-    assert "".join(pieces) + detokenizer.flush() == tokenizer.decode(tokens)
-    assert detokenizer.pending == b""
+    texts, groups = tokenizer.split_to_characters(tokens)
+    assert "".join(texts) == tokenizer.decode_with_timestamps(tokens)
+    assert [token for group in groups for token in group] == tokens
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(b"".join(map(tokenizer.token_bytes, tokens)))
+    assert tokenizer.ends_in_character(tokens) == bool(decoder.getstate()[0])
+    places = accumulate(map(len, groups[:-1]))
+    assert not any(tokenizer.ends_in_character(tokens[:place]) for place in places)
 
 
-def test_half_a_character_is_held_back() -> None:
+def test_half_a_character_is_not_its_end() -> None:
     tokenizer = Tokenizer.for_model(N_VOCAB_100)
     tokens = tokenizer.encode("𪚥")
     assert len(tokens) == 4
-    detokenizer = Detokenizer(tokenizer)
-    assert [detokenizer.push([token]) for token in tokens] == ["", "", "", "𪚥"]
-    detokenizer.push(tokens[:1])
-    assert detokenizer.pending == "𪚥".encode()[:1]
-    assert detokenizer.flush() == "\ufffd"
-    assert detokenizer.push(tokens) == "𪚥"
+    assert [tokenizer.ends_in_character(tokens[:n]) for n in range(5)] == [False, True, True, True, False]
+    assert tokenizer.split_to_characters(tokens[:1]) == (["\ufffd"], [tokens[:1]])
 
 
 def tokenizer_of_whisper(n_vocab: int, language: str):  # type: ignore[no-untyped-def]

@@ -24,7 +24,7 @@ from sottovoce.streaming.alignatt import (
 )
 from sottovoce.streaming.audio_window import AudioWindow
 from sottovoce.streaming.options import CommitOptions, StreamOptions
-from sottovoce.text.tokenizer import Detokenizer, Tokenizer, TokenWord
+from sottovoce.text.tokenizer import Tokenizer, TokenWord
 from sottovoce.types import FRAMES_PER_SECOND, Word
 
 REPLACEMENT_CHARACTER = "\ufffd"
@@ -114,6 +114,7 @@ class WordBuilder:
         return groups
 
 
+@lru_cache(maxsize=1 << 14)
 def is_punctuation(text: str) -> bool:
     return not any(map(str.isalnum, text)) and REPLACEMENT_CHARACTER not in text
 
@@ -173,16 +174,14 @@ class Reading:
         return words[: max(0, len(words) - count_repeated(letters, MAX_WORD_REPEATS))]
 
     def _is_complete(self, last: TokenWord, hypothesis: AlignAttHypothesis, *, final: bool) -> bool:
-        detokenizer = Detokenizer(self.builder.tokenizer)
-        detokenizer.push(last.tokens)
-        if detokenizer.pending or (is_punctuation(last.text) and not final):
+        has_spaces, tokenizer = self.builder.has_spaces, self.builder.tokenizer
+        if tokenizer.ends_in_character(last.tokens) or (is_punctuation(last.text) and not final):
             return False
         if final or hypothesis.stop_reason in (StopReason.END_OF_TEXT, StopReason.REPEATED):
             return True
         following = hypothesis.held_back_token
         if hypothesis.stop_reason is not StopReason.FRONTIER or following is None:
             return False
-        has_spaces, tokenizer = self.builder.has_spaces, self.builder.tokenizer
         return not has_spaces or tokenizer.token_bytes(following).startswith(b" ")
 
 

@@ -271,6 +271,9 @@ class Tokenizer:
         return [text for text, _ in characters], [ids for _, ids in characters]
 
     def _split_on_characters(self, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
+        texts = [self.vocabulary.text(token) for token in tokens]
+        if None not in texts:
+            return [(text or "", [token]) for text, token in zip(texts, tokens, strict=True)]
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         runs: list[tuple[str, list[int]]] = []
         text, ids = "", []
@@ -283,6 +286,14 @@ class Tokenizer:
         if ids:
             runs.append((text + decoder.decode(b"", True), ids))
         return runs
+
+    def ends_in_character(self, tokens: Sequence[int]) -> bool:
+        """Return whether more tokens are needed to complete the last character."""
+        if None not in map(self.vocabulary.text, tokens):
+            return False
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(b"".join(map(self.token_bytes, tokens)))
+        return bool(decoder.getstate()[0])
 
     def _join_words(self, characters: list[tuple[str, list[int]]]) -> list[tuple[str, list[int]]]:
         words: list[tuple[str, list[int]]] = []
@@ -310,6 +321,7 @@ class Vocabulary:
         self._name = f"whisper-{name}-{len(languages)}"
         self._lines = gzip.decompress((ASSETS / f"{name}.tiktoken.gz").read_bytes()).splitlines()
         self.n_pieces = len(self._lines)
+        self._texts: dict[int, str | None] = {}
         self._special = [
             "<|endoftext|>",
             "<|startoftranscript|>",
@@ -327,6 +339,15 @@ class Vocabulary:
             return self._special[token - self.n_pieces].encode()
         raise KeyError(token)
 
+    def text(self, token: int) -> str | None:
+        """Return the text of a token, or None if it ends inside a character."""
+        try:
+            return self._texts[token]
+        except KeyError:
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            text = decoder.decode(self[token])
+            return self._texts.setdefault(token, None if decoder.getstate()[0] else text)
+
     @cached_property
     def encoding(self) -> tiktoken.Encoding:
         import tiktoken
@@ -343,30 +364,6 @@ class Vocabulary:
 @cache
 def _vocabulary(n_vocab: int) -> Vocabulary:
     return Vocabulary(n_vocab)
-
-
-class Detokenizer:
-    """Text of incremental tokens, held back while a character is incomplete."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, tokens: Iterable[int]) -> str:
-        """Append text tokens; return the completed text."""
-        eot = self._tokenizer.eot
-        pieces = (self._tokenizer.token_bytes(token) for token in tokens if token < eot)
-        return "".join([self._decoder.decode(piece) for piece in pieces])
-
-    @property
-    def pending(self) -> bytes:
-        return self._decoder.getstate()[0]
-
-    def flush(self) -> str:
-        """Return U+FFFD for an incomplete character, else "", and reset."""
-        text = self._decoder.decode(b"", True)
-        self._decoder.reset()
-        return text
 
 
 @dataclass(frozen=True, slots=True)
