@@ -207,6 +207,7 @@ def test_float_samples_on_the_scale_of_integers_are_refused(model: Model) -> Non
             "options: expected TranscribeOptions, got DecodingOptions(language=None",
         ),
         ({"second": "base"}, "second: expected SecondModel (as_second() of a model), got 'base'"),
+        ({"resume": 5}, "resume: expected ResumePoint (resume_point of a transcription), got 5"),
         ({"fusion": "lm.arpa"}, "fusion: expected one of this Whisper model's `fusion`, got 'lm.arpa'"),
     ],
 )

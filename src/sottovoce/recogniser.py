@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 from sottovoce.audio.io import Recording, check_is_there, check_reading
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.offline.pipeline import LanguageSpan, language_spans, recording_language
+from sottovoce.offline.resume import ResumePoint
 from sottovoce.offline.transcriber import Arguments, RecordingTranscriber, SecondModel
 from sottovoce.offline.transcription import (
     FileTranscription,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from sottovoce.lm.fusion import ShallowFusion
     from sottovoce.lm.grammar import Grammar
     from sottovoce.models.dims import EncoderMode
-    from sottovoce.offline.resume import ResumePoint
     from sottovoce.offline.transcriber import Transcriber
     from sottovoce.options.decoding import VadStreamOptions
     from sottovoce.speakers.live_speakers import LiveSpeakers
@@ -148,6 +148,7 @@ class Recogniser(ABC):
         """
         check_is_there(source)
         check_kind("second", second, SecondModel, "as_second() of a model")
+        check_kind("resume", resume, ResumePoint, "resume_point of a transcription")
         chosen = self.options(
             options, language=language, task=task, word_timestamps=word_timestamps, beam_size=beam_size
         )

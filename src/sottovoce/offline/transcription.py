@@ -312,9 +312,8 @@ class FileTranscription(Iterator[Segment]):
 
     @property
     def resume_point(self) -> ResumePoint | None:
-        """Where `Model.transcribe(resume=…)` can go on; segments that came since it last changed come again.
-
-        None before the first window is done.
+        """Where `Model.transcribe(resume=…)` can go on: after the first `n_segments` segments; later
+        ones come again. None before the first window is done.
         """
         return None if self._point is None else self._point[1]
 
