@@ -108,6 +108,13 @@ batch {clips} {tmp}/file/out.jsonl | cannot be written
 batch {clips} {tmp}/out.jsonl --speakers many | 'many'
 batch {clips} {tmp}/out.jsonl --speakers 2 --channels energy | channels
 batch {clips} {tmp}/out.jsonl --actors some --ray | --actors
+batch {clips} {tmp}/out.jsonl --actors 4 | error: --actors: needs --ray
+serve --keep-jobs 5 | error: --keep-jobs: needs --jobs-dir
+serve --gpus-per-replica 1 | error: --gpus-per-replica: needs --replicas
+serve --glossary {tmp}/file | error: --glossary: needs --translation-url
+transcribe {clip} --translation-url http://127.0.0.1:1 | error: --translation-url: needs --translate-to
+stream --mic --input-format mulaw | error: --mic: cannot be combined with --input-format
+stream {clip} --no-vad --hangover-ms 300 | error: --no-vad: cannot be combined with --hangover-ms
 batch {clips} {tmp}/out.jsonl --language xx | xx
 detect-language {clip} --revision v1 | revision 'v1' given, but nano is on this machine
 align {clip} none.txt | text 'none.txt': no such file; expected a text

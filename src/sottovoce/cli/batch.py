@@ -73,7 +73,10 @@ SECTIONS = {
 }
 
 
-@click.command(cls=SectionedCommand, sections=SECTIONS, exclusive=EXCLUSIVE)
+NEEDED = {"ray": [option.param for option in grouped("Ray", of=TABLE) if option.key != "ray"]}
+
+
+@click.command(cls=SectionedCommand, sections=SECTIONS, exclusive=EXCLUSIVE, needed=NEEDED)
 @click.argument("recordings", metavar="INPUT")
 @click.argument("output", metavar="OUTPUT")
 @click.pass_context

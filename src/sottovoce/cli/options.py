@@ -185,8 +185,9 @@ def _read(option: Option, raw: object, name: str) -> object:
 class SectionedCommand(click.Command):
     """A command with sections of options; it gets the values of declared ones by their keys.
 
-    exclusive: names of options with those that they exclude; a default value counts as unset. usual:
-    parameters that --help shows; the others are in --help-all. examples: calls, with what they do.
+    exclusive: names of options with those that they exclude; a default value counts as unset. needed: names
+    of options with those that have no effect without them. usual: parameters that --help shows; the others
+    are in --help-all. examples: calls, with what they do.
     """
 
     def __init__(
@@ -195,6 +196,7 @@ class SectionedCommand(click.Command):
         *,
         sections: Mapping[str, Sequence[Flag]],
         exclusive: Exclusive | None = None,
+        needed: Exclusive | None = None,
         usual: Sequence[str] = (),
         examples: Sequence[tuple[str, str]] = (),
         callback: Callable[..., object] | None = None,
@@ -203,7 +205,7 @@ class SectionedCommand(click.Command):
         context_settings: MutableMapping[str, object] | None = None,
     ) -> None:
         super().__init__(name, context_settings=context_settings, callback=callback, params=params, help=help)
-        self.exclusive = exclusive or {}
+        self.exclusive, self.needed = exclusive or {}, needed or {}
         self.usual, self.examples = usual, examples
         self.sections: dict[str, list[click.Option]] = {}
         self.declared: list[Option] = []
@@ -234,19 +236,23 @@ class SectionedCommand(click.Command):
             if (invocation := ctx.find_object(Invocation)) is not None:
                 positive = [option for option in self.declared if not option.negated]
                 invocation.flags |= {option.field: str(option.flags) for option in positive}
-            self._check_exclusive(ctx)
+            self._check_together(ctx)
             for option in self.declared:
                 name = variable_of(ctx, option.param) or str(option.flags)
                 ctx.params[option.key] = _read(option, ctx.params.pop(option.param, None), name)
         return left
 
-    def _check_exclusive(self, ctx: click.Context) -> None:
+    def _check_together(self, ctx: click.Context) -> None:
         defaults = {param.name: param.default for param in self.params}
         given = {name for name in ctx.params if is_typed(ctx, name) and ctx.params[name] != defaults[name]}
         for name, others in self.exclusive.items():
             for other in others:
                 if name in given and other in given:
                     raise OptionError(f"{flag_of(name)}: cannot be combined with {flag_of(other)}")
+        for name, others in self.needed.items():
+            for other in others:
+                if other in given and not ctx.params[name]:
+                    raise OptionError(f"{flag_of(other)}: needs {flag_of(name)}")
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
@@ -659,13 +665,12 @@ class TranslationOptions:
             raise OptionError(
                 f"--translate-to {target}: needs --translation-url; Whisper translates only into English"
             )
-        for name in ("translation_model", "glossary"):
-            if getattr(self, name) is not None:
-                raise OptionError(f"{flag_of(name)}: needs --translation-url")
         return Translation(code, None)
 
 
 TRANSLATION = options_of(TranslationOptions)
+OF_CHAT: Exclusive = {"translation_url": ("translation_model", "glossary")}
+OF_TRANSLATION: Exclusive = {**OF_CHAT, "translate_to": ("translation_url",)}
 
 
 @dataclass(frozen=True, slots=True)

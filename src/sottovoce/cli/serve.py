@@ -24,6 +24,7 @@ from sottovoce.cli.options import (
     FINAL_MODEL,
     FUSION,
     MODEL,
+    OF_CHAT,
     TRANSLATION,
     Flag,
     FusionOptions,
@@ -142,6 +143,11 @@ EXAMPLES = (
 @click.command(
     cls=SectionedCommand,
     sections=SECTIONS,
+    needed={
+        "jobs_dir": [option.param for option in options_of(JobSettings)],
+        "replicas": [option.param for option in options_of(Replicas)],
+        **OF_CHAT,
+    },
     usual=USUAL,
     examples=EXAMPLES,
     context_settings={"auto_envvar_prefix": ENVIRONMENT},

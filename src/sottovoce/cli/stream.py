@@ -32,6 +32,7 @@ from sottovoce.cli.options import (
     FINAL_MODEL,
     FUSION,
     MODEL,
+    OF_TRANSLATION,
     STORED_VOICES,
     TASK,
     TRANSLATION,
@@ -158,7 +159,13 @@ EXAMPLES = (
 @click.command(
     cls=SectionedCommand,
     sections=SECTIONS,
-    exclusive={"realtime": ("unaware",), "sources": ("speakers",)},
+    exclusive={
+        "realtime": ("unaware",),
+        "sources": ("speakers",),
+        "mic": ("input_format",),
+        "no_vad": [option.param for option in options_of(VadStreamOptions)],
+    },
+    needed=OF_TRANSLATION,
     usual=USUAL,
     examples=EXAMPLES,
 )

@@ -29,6 +29,7 @@ from sottovoce.cli.options import (
     LAYOUT,
     MODEL,
     NAME_LANGUAGE,
+    OF_TRANSLATION,
     OUTPUT_DIR,
     OUTPUT_FORMAT,
     OVERWRITE,
@@ -205,7 +206,14 @@ EXCLUSIVE = {
 }
 
 
-@click.command(cls=SectionedCommand, sections=SECTIONS, exclusive=EXCLUSIVE, usual=USUAL, examples=EXAMPLES)
+@click.command(
+    cls=SectionedCommand,
+    sections=SECTIONS,
+    exclusive=EXCLUSIVE,
+    needed={"together": ("starts",), **OF_TRANSLATION},
+    usual=USUAL,
+    examples=EXAMPLES,
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
 @click.pass_context
 def transcribe(context: click.Context, /, files: tuple[str, ...], **given: object) -> int:
@@ -597,8 +605,6 @@ def starts_of(starts: str | None, headers: Sequence[AudioInfo | None]) -> list[f
     """Return the start (s) of each recording in a meeting. starts: the option. Raises: OptionError."""
     if starts is None:
         return [0.0] * len(headers)
-    if not headers:
-        raise OptionError("--starts: needs --together")
     if starts != "auto":
         times = list(read_list("times", "--starts", starts))
         if len(times) != len(headers):
