@@ -149,7 +149,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if invocation.debug:
             traceback.print_exc()
         is_ours = isinstance(error, SottovoceError)
-        say_error(invocation.line_of(error) if is_ours else "out of memory: try a smaller model")
+        too_large = "out of memory: try a smaller model, batch or beam"
+        say_error(invocation.line_of(error) if is_ours else too_large)
         return 2
     return result if isinstance(result, int) else 0
 
