@@ -289,6 +289,8 @@ one.npy --device cuda:99 | CUDA devices are visible
 one.npy --hotwords nowhere.txt | nowhere.txt
 one.npy --lm none.arpa | none.arpa
 tune none.jsonl | none.jsonl: no such file; expected JSON lines
+tune two.jsonl --decodings 2 == two.npy: expected one utterance, got several
+tune empty.jsonl --decodings 2 == empty.npy: expected one utterance, got none
 tune dev.jsonl --tune lm_kept == --tune: expected one of blank_penalty, word_score, beam_size, got 'lm_kept'
 tune dev.jsonl --tune word_score=a..b == --tune: expected word_score=LOW..HIGH, got 'word_score=a..b'
 tune dev.jsonl --tune word_score=2..1 == --tune: expected word_score=LOW..HIGH, got 'word_score=2..1'
@@ -316,6 +318,9 @@ def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], c
     (folder / "empty.toml").touch()
     (folder / "text.npy").write_text("ab")
     np.savez(folder / "padded.npz", lengths=np.array([3, 2]))
+    for n, name in ((0, "empty"), (2, "two")):
+        np.save(folder / f"{name}.npy", np.log(np.full((n, 3, 5), 0.2)))
+        (folder / f"{name}.jsonl").write_text(json.dumps({"emissions": f"{name}.npy", "text": "a"}) + "\n")
     words, sign, message = re.split(r" (\||==) ", call)
     assert run(["ctc", *with_labels(*words.split())]) == 2
     (error,) = capsys.readouterr().err.splitlines()

@@ -588,7 +588,7 @@ def tuned(
     from sottovoce.evaluation.scores import ErrorCounts, ScoreOptions, count_edits, error_rate
     from sottovoce.text.normalize import composed
 
-    sources = [next(utterances.of(row.path)) for row in rows]
+    sources = [_only(row.path, utterances.of(row.path)) for row in rows]
     utterances, _ = utterances.with_blank(iter(sources))
     references = [composed(row.text).split() for row in rows]
     config, fusion = utterances.config, utterances.config.fusion
@@ -639,6 +639,13 @@ def tuned(
         **best.weights,
         "decodings": best.n_decodings,
     }
+
+
+def _only(path: Path, sources: Iterator[EmissionSource]) -> EmissionSource:
+    listed = list(itertools.islice(sources, 2))
+    if len(listed) != 1:
+        raise InputError(f"{path}: expected one utterance, got {'several' if listed else 'none'}")
+    return listed[0]
 
 
 class TuningRow(NamedTuple):
