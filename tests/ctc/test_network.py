@@ -495,7 +495,9 @@ def test_networks_that_do_not_fit_are_named(change: dict[str, object], message: 
         ('samples = "sound"', "expected an input of letters.onnx (audio, length), got 'sound'"),
         ('output = "log_probs"', "expected an output of letters.onnx (logits, frames), got 'log_probs'"),
         ('model = "none.onnx"', "none.onnx: expected an ONNX network"),
-        ('frame_ms = "20"', "frame_ms: expected"),
+        ('frame_ms = "20"', "letters.toml: frame_ms: expected a number, got '20'"),
+        ('blank = "-"', "letters.toml: blank: expected a whole number or null, got '-'"),
+        ('lengths = "none"', "expected an input of letters.onnx (audio, length), got 'none'"),
         ("frame_ms = 0", "frame_s: expected seconds above 0"),
         ("frames = 20", "letters.toml: expected no field 'frames'"),
         ("chunk_ms = 160", "letters.toml: expected both states and chunk_ms, or neither"),
@@ -509,6 +511,13 @@ def test_descriptions_with_faults_are_named(line: str, message: str, onnx: Path)
     with pytest.raises(SottovoceError) as error:
         sottovoce.ctc_model(onnx)
     assert message in str(error.value)
+
+
+def test_a_description_names_every_input(onnx: Path) -> None:
+    onnx.write_text(ONNX.replace('lengths = "length"\n', ""))
+    expected = r"the name of every input of letters.onnx \(audio, length\), got none of length"
+    with pytest.raises(OptionError, match=expected):
+        sottovoce.ctc_model(onnx)
 
 
 def test_what_a_file_says_is_no_argument(onnx: Path) -> None:

@@ -375,6 +375,12 @@ def _onnx_network(path: Path) -> AcousticModel:
             raise OptionError(
                 f"{path}: expected an {kind} of {file.name} ({', '.join(present)}), got {missing!r}"
             )
+    unnamed = inputs.keys() - {about.samples, about.lengths, *about.states}
+    if unnamed:
+        raise OptionError(
+            f"{path}: expected the name of every input of {file.name} ({', '.join(inputs)}), got none of "
+            f"{', '.join(sorted(unnamed))}"
+        )
     labels = labels_of(path.parent / about.labels if isinstance(about.labels, str) else about.labels)
     labels = labels if about.blank is None else LabelList(labels.names, about.blank)
     outputs = [about.output, *about.states.values()] + ([] if about.n_frames is None else [about.n_frames])

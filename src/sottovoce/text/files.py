@@ -19,7 +19,7 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO, TypeVar, cast
+from typing import IO, Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
@@ -125,7 +125,18 @@ def from_plain(kind: type[T], value: object, where: str, error: type[SottovoceEr
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as fault:
         expected = _located(where, fault).partition(", got ")[0]
-        raise error(f"{expected}, got {value!r:.80}") from fault
+        raise error(f"{expected}, got {_at(str(fault), value)!r:.80}") from fault
+
+
+def _at(fault: str, value: Any) -> object:
+    """Return the part of a value that a fault names, such as `$.pages[2]`; else the whole value."""
+    place = fault.rpartition(" - at `$")[2] if " - at `$" in fault else ""
+    try:
+        for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", place):
+            value = value[key or int(index)]
+    except (KeyError, IndexError, TypeError):
+        pass
+    return value
 
 
 def _located(where: str, fault: msgspec.ValidationError) -> str:
