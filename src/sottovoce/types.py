@@ -85,7 +85,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word as written, with the space before it. tokens: () if not computed."""
+    """A word as written, in transcripts with the space before it.
+
+    start, end: seconds. probability: 0 to 1. language: a code. tokens: () if not computed.
+    """
 
     word: str
     start: float
@@ -100,9 +103,12 @@ class Word:
 class Hypothesis:
     """A hypothesis of a CTC search.
 
-    tokens: ids without blanks or repeats. score: natural log, the sum of acoustic_score and lm_score. words,
-    token_frames: of searches that compute times. posterior: share of the probability of the final beam; None
-    after a greedy search. is_unfinished: it ends inside a word of the lexicon, as no complete one survived.
+    tokens: ids of labels, without blanks or repeats.
+    score: natural log, the sum of acoustic_score and lm_score.
+    words: without the space before them; () if no times were computed.
+    token_frames: the first frame of each token; () if no times were computed.
+    posterior: share of the probability of the final beam; None after a greedy search.
+    is_unfinished: it ends inside a word of the lexicon, as no complete one survived.
     """
 
     text: str
