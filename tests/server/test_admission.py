@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -19,8 +19,10 @@ from websockets.sync.client import ClientConnection
 from sottovoce.api import Model
 from sottovoce.runtime.calls import RunOnHost
 from sottovoce.server import scheduler
+from sottovoce.server.errors import ApiError
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.settings import Work
+from sottovoce.streaming.options import LiveOptions
 from tests.server.conversation import connected, received, say
 from tests.server.servers import SECOND, ServerThread, SlowModel, serving, wait_until, working
 
@@ -87,6 +89,50 @@ def test_a_session_without_audio_has_no_place_and_one_that_is_processed_keeps_it
         assert len(join(server, [])) == 6
         for socket in (*idle, *active):
             stack.enter_context(socket)
+
+
+class FollowingModel(SlowModel):
+    """A model that tells languages apart."""
+
+    can_detect_languages = True
+
+
+@pytest.mark.parametrize(
+    ("most", "kinds", "accepted"),
+    [
+        (4, "ggggg", "gggg"),
+        (4, "fffff", "fff"),
+        (4, "fgofg", "fgo"),  # "off" follows nothing
+        (4, "ssg", "sg"),  # two sources that follow are 2.67 sessions, and no four
+        (1, "ff", "f"),
+        (1, "gf", "g"),
+    ],
+)
+def test_sessions_that_follow_languages_take_the_places_that_they_cost(
+    most: int, kinds: str, accepted: str
+) -> None:
+    options = {
+        "g": LiveOptions(("en",)),
+        "f": LiveOptions(("en", "de")),
+        "o": LiveOptions(("en", "de"), switching="off"),
+        "s": LiveOptions(),
+    }
+
+    async def run() -> str:
+        running = Scheduler(FollowingModel(), Work(engines=1, forecast=False))  # type: ignore[arg-type]
+        running.most_sessions = most
+        opened = ""
+        try:
+            for kind in kinds:
+                with suppress(ApiError):
+                    await running.open(options[kind], sources=("A", "B") if kind == "s" else ())
+                    opened += kind
+            return opened
+        finally:
+            running.close()
+            await asyncio.to_thread(running.join, 10.0)
+
+    assert asyncio.run(run()) == accepted
 
 
 def test_one_session_is_accepted_whatever_it_costs() -> None:

@@ -50,6 +50,11 @@ SPEECH_FACTOR = 1.75
 
 Source: docs/research/serving.md, admission.
 """
+FOLLOWING = 4 / 3
+"""Cost of a session that follows languages, relative to one whose language is given.
+
+Source: docs/research/serving.md, admission.
+"""
 SOUND_S, WARM_UP_S, PIECE_S = 4.0, 1.0, 0.5
 PITCH_HZ, SYLLABLES_HZ, N_HARMONICS = 120.0, 3.0, 20
 
@@ -58,6 +63,12 @@ def overloaded(n_sessions: int) -> ApiError:
     """Return an error with a random time until a retry, to spread refused clients."""
     message = f"{n_sessions} live sessions are as many as this model keeps up with: try again later"
     return too_many_requests(message, retry_s=RETRY_S * (1 + random.random()))
+
+
+def places_of(model: Recogniser, options: LiveOptions, sources: Sequence[str]) -> float:
+    """Return the number of sessions of a given language that cost as much."""
+    follows = model.can_detect_languages and options.switching != "off" and len(options.languages) != 1
+    return (len(sources) or 1) * (FOLLOWING if follows else 1.0)
 
 
 class MeasuredSession(Protocol):
@@ -301,6 +312,10 @@ class SessionHandle:
     @property
     def text_filters(self) -> tuple[TextFilter, ...]:
         return self._options.with_rules(self._replacements).text_filters
+
+    @property
+    def places(self) -> float:
+        return places_of(self._model, self._options, self.sources)
 
     @property
     def is_idle(self) -> bool:
@@ -598,7 +613,7 @@ class Scheduler:
         self._is_measured = work.forecast
         self._sessions: set[SessionHandle] = set()
         self.most_sessions: int | None = None
-        """Live sessions that the engines keep up with; None: not measured, and all are accepted."""
+        """Sessions of a given language that the engines keep up with; None: unknown, and all are accepted."""
         self.worker = Worker(
             model.runtime.backend,
             n_engines=n_engines,
@@ -626,7 +641,7 @@ class Scheduler:
 
         Raises: ApiError 429 if it would delay others; OptionError.
         """
-        self.check_capacity(len(sources) or 1)
+        self.check_capacity(places_of(self.model, options, sources))
         queue = queue or InputQueue()
         handle = SessionHandle(
             self.worker,
@@ -652,9 +667,11 @@ class Scheduler:
         """Live sessions with audio; several sources are as many sessions."""
         return sum(len(session.sources) or 1 for session in self._sessions if not session.is_idle)
 
-    def check_capacity(self, n_new: int = 1) -> None:
-        """Raises: ApiError 429 if the engines do not keep up with more sessions."""
-        if self.most_sessions is not None and self.n_active + n_new > self.most_sessions:
+    def check_capacity(self, places: float = 1.0) -> None:
+        """Raises: ApiError 429 if the engines do not keep up with one more session. places: that it takes."""
+        taken = sum(session.places for session in self._sessions if not session.is_idle)
+        most = FOLLOWING if self.most_sessions == 1 else self.most_sessions
+        if most is not None and taken + places > most:
             raise overloaded(self.n_active)
 
     async def calibrate(self) -> None:
