@@ -9,12 +9,14 @@ import pytest
 
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
 from sottovoce.ctc.options import CtcOptions
+from sottovoce.errors import LanguageModelError
 from sottovoce.lm.rescoring import StatefulWords
 from tests.ctc.enumeration import (
     RandomBigram,
     all_texts,
     best_of,
     emissions,
+    likely,
     readings,
     separated_readings,
     without_idle,
@@ -95,3 +97,25 @@ def test_words_are_scored_again_only_if_their_states_were_dropped() -> None:
     total = sum(scores.values()) + ends["a", "b", "ab"]
     assert total == pytest.approx(model.sentence([0, 1, 2]), abs=1e-5)
     assert np.isfinite(total)
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "message"),
+    [
+        (
+            "score",
+            lambda _, words: ([float("nan")] * len(words), [0] * len(words)),
+            "log-probabilities, got NaN",
+        ),
+        ("score", lambda _, words: ([], [0] * len(words)), "score: expected 1 values in each list, got 0"),
+        ("score", lambda _, words: None, "score: expected log-probabilities and states, got NoneType"),
+        ("finish", lambda _: [], "finish: expected 1 values in each list, got 0"),
+        ("finish", lambda states: [float("nan")] * len(states), "log-probabilities, got NaN"),
+    ],
+)
+def test_a_model_that_returns_something_else_is_named(method: str, result: object, message: str) -> None:
+    model = Trigram()
+    setattr(model, method, result)
+    decoder = CtcDecoder(NAMES, lexicon=["a"], neural_lm=model, beam_size=1)
+    with pytest.raises(LanguageModelError, match=f"neural_lm: .*{message}"):
+        decoder.decode(likely([1, 0, 3, 0], 4, share=0.97))

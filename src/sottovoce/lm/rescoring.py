@@ -8,11 +8,12 @@ import itertools
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
+from sottovoce.errors import LanguageModelError
 from sottovoce.lm.base import Ints, WordModel
 
 History = tuple[str, ...]
@@ -115,12 +116,18 @@ class StatefulWords(Generic[State]):
         return dict(zip(pairs, self._scored(pairs), strict=True))
 
     def score_ends(self, histories: Sequence[History]) -> Mapping[History, float]:
-        return dict(zip(histories, self._model.finish(self._after(histories)), strict=True))
+        ends = self._model.finish(self._after(histories))
+        _check_count("finish", len(histories), ends)
+        return dict(zip(histories, ends, strict=True))
 
     def _scored(self, pairs: Sequence[tuple[History, str]]) -> Sequence[float]:
-        scores, states = self._model.score(
-            self._after([past for past, _ in pairs]), [word for _, word in pairs]
-        )
+        result = self._model.score(self._after([past for past, _ in pairs]), [word for _, word in pairs])
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            got = type(result).__name__
+            raise LanguageModelError(f"neural_lm: score: expected log-probabilities and states, got {got}")
+        scores, states = result
+        for each in result:
+            _check_count("score", len(pairs), each)
         self._states.update({(*past, word): state for (past, word), state in zip(pairs, states, strict=True)})
         return scores
 
@@ -133,6 +140,18 @@ class StatefulWords(Generic[State]):
         for _, level in itertools.groupby(sorted(missing, key=len), key=len):
             self._scored([(past[:-1], past[-1]) for past in level])
         return [self._states[past] for past in histories]
+
+
+def _check_count(method: str, n_expected: int, values: Sequence[object]) -> None:
+    if len(values) != n_expected:
+        raise LanguageModelError(
+            f"neural_lm: {method}: expected {n_expected} values in each list, got {len(values)}"
+        )
+
+
+def _check_numbers(scores: Mapping[Any, float]) -> None:
+    if any(map(math.isnan, scores.values())):
+        raise LanguageModelError("neural_lm: expected log-probabilities, got NaN")
 
 
 class NeuralRescorer:
@@ -208,6 +227,7 @@ class NeuralRescorer:
             if each.before is not None and each.word is not None
         }
         scores = self._model.score_words(list(dict.fromkeys(pairs.values()))) if pairs else {}
+        _check_numbers(scores)
         for history in (history for level in levels for history in level):
             before = 0.0 if history.before is None else self._neural[history.before]
             self._neural[history] = before + (scores[pairs[history]] if history in pairs else 0.0)
@@ -216,6 +236,7 @@ class NeuralRescorer:
         contexts = {history: history.context() for history in histories if history not in self._ends}
         if contexts:
             ends = self._model.score_ends(list(dict.fromkeys(contexts.values())))
+            _check_numbers(ends)
             self._ends.update({history: ends[context] for history, context in contexts.items()})
 
     def _replaced(self, histories: Sequence[WordHistory], *, final: bool) -> list[float]:
