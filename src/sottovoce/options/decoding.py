@@ -334,14 +334,17 @@ def is_silence(
     return is_likely and (logprob_threshold is None or avg_logprob <= logprob_threshold)
 
 
+LONGEST_BLOCK = 24
+
+
 def count_repeated(items: Sequence[object], max_repeats: int, *, least: int = 1) -> int:
-    """Count the items at the end that repeat a block of 1 to 24 items before them.
+    """Count the items at the end that repeat a block of at most LONGEST_BLOCK items before them.
 
     The block must occur more than `max_repeats` times, with at least `least` items in all.
     """
-    if not items or items[-1] not in items[-25:-1]:
+    if not items or items[-1] not in items[-LONGEST_BLOCK - 1 : -1]:
         return 0
-    for period in range(1, min(24, len(items) // 2) + 1):
+    for period in range(1, min(LONGEST_BLOCK, len(items) // 2) + 1):
         n_same = 0
         if max_repeats and items[-1] != items[-1 - period]:
             continue

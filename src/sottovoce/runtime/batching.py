@@ -35,7 +35,6 @@ from sottovoce.runtime.calls import (
     DecodeCall,
     EncodeCall,
     IncrementalEncodeCall,
-    ModelCall,
     Outcome,
     Request,
     Result,
@@ -142,14 +141,14 @@ _numbers = itertools.count()
 
 @dataclass(slots=True, eq=False)
 class _RunningBatch:
-    """A batch, and the requests whose calls it runs, by ticket. key: of calls that may join.
+    """A batch, and the requests whose calls it runs, with their numbers of windows, by ticket.
 
-    n_windows: of these calls.
+    key: of calls that may join. n_windows: of all calls.
     """
 
     batch: CallBatch[object]
     key: Hashable
-    requests: dict[int, Pending] = field(default_factory=dict)
+    requests: dict[int, tuple[Pending, int]] = field(default_factory=dict)
     n_windows: int = 0
 
     @property
@@ -189,40 +188,41 @@ class RunningBatches:
 
     def admit(self, pending: Pending, key: Hashable) -> bool:
         """Add the call of a request to a batch of a key, or to a new one; False: it must wait for room."""
-        assert pending.call is not None, "requests that are done left the batcher"
-        n_windows = pending.call.n_windows
-        running = next((batch for batch in self._batches if batch.key == key), None)
-        if running is not None and running.holds_rows:
-            if isinstance(running.batch, CallsTogether):
+        call, running = pending.call, None
+        assert call is not None, "requests that are done left the batcher"
+        for each in self._batches:
+            if each.key == key:
+                running = each
+                break
+        n_windows = n_to_hold = call.n_windows
+        if running is not None:
+            if not running.holds_rows:
+                n_to_hold += running.n_windows
+            elif isinstance(running.batch, CallsTogether):
                 running = None
-            elif not running.batch.has_room(n_windows):
+            elif running.batch.has_room(n_windows):
+                n_to_hold = 0
+            else:
                 return False
-        if running is None or not running.holds_rows:
-            n_joined = 0 if running is None else running.n_windows
-            if not self._has_room(n_joined + n_windows):
-                return False
-        self._join(pending, pending.call, running, key)
-        return True
-
-    def _join(
-        self, pending: Pending, call: ModelCall[object], running: _RunningBatch | None, key: Hashable
-    ) -> None:
+        if n_to_hold and not self._has_room(n_to_hold):
+            return False
         self.under_way.add(pending)
         try:
             if running is None:
                 running = _RunningBatch(call.new_batch(self._backend), key)
                 self._batches.insert(0 if key is ALONE else len(self._batches), running)
-            running.requests[call.join(running.batch)] = pending
-            running.n_windows += call.n_windows
+            running.requests[call.join(running.batch)] = pending, n_windows
+            running.n_windows += n_windows
         except Exception as error:
             if running is not None and not running.requests:
                 self._batches.remove(running)
             self.under_way.discard(pending)
             pending.fail(error)
+        return True
 
     def step(self, *, first_alone: bool = False) -> bool:
         """Advance each batch by a decoder pass at most, or the first alone; False: none has room."""
-        is_repeating = any(running.key is ALONE for running in self._batches)
+        is_repeating = self._again and any(running.key is ALONE for running in self._batches)
         if self._again and not is_repeating and self.admit(self._again[0], ALONE):
             self._again.popleft()
         some = self._batches[: 1 if first_alone else None]
@@ -232,13 +232,12 @@ class RunningBatches:
                 finished = running.batch.step()
             except Exception as error:
                 self._batches.remove(running)
-                self._repeat([*running.requests.values()], error)
+                self._repeat([pending for pending, _ in running.requests.values()], error)
                 continue
             for ticket, result in finished:
-                pending = running.requests.pop(ticket)
+                pending, n_windows = running.requests.pop(ticket)
                 self.under_way.discard(pending)
-                if pending.call is not None:
-                    running.n_windows -= pending.call.n_windows
+                running.n_windows -= n_windows
                 pending.answer(result)
             if not running.requests:
                 self._batches.remove(running)

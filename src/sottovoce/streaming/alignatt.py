@@ -30,7 +30,7 @@ from sottovoce.models.backend import (
     StepPart,
     ending_rows,
 )
-from sottovoce.options.decoding import count_repeated
+from sottovoce.options.decoding import LONGEST_BLOCK, count_repeated
 from sottovoce.streaming.options import TextEnd
 from sottovoce.types import Floats, Ints
 
@@ -192,7 +192,9 @@ def count_looped(tokens: Sequence[int], max_repeats: int) -> int:
     does not count. If `max_repeats` is below 32, so is a run of at least 32 tokens with at most 8 different
     ones.
     """
-    n, n_repeated = BABBLE_TOKENS, count_repeated(tokens, max_repeats, least=8)
+    n, n_repeated = BABBLE_TOKENS, 0
+    if tokens and tokens[-1] in tokens[-LONGEST_BLOCK - 1 : -1]:
+        n_repeated = count_repeated(tokens, max_repeats, least=8)
     if n_repeated or len(tokens) < n or max_repeats >= n:
         return n_repeated
     if len({*tokens[-BABBLE_DISTINCT - 1 :]}) > BABBLE_DISTINCT or len({*tokens[-n:]}) > BABBLE_DISTINCT:
@@ -279,7 +281,8 @@ class ActiveRequest:
         self._new_cache: PrefixCache | None = None
         room = max(0, self.decoder.backend.dims.n_text_ctx - len(self.prefix.tokens))
         self._most_tokens = min(room, self.request.rules.max_tokens)
-        self._n_stopped, self._best = 0, StoppedBeam(self.paths[0], StopReason.FULL, 0)
+        self._n_stopped, self._best_score = 0, -math.inf
+        self._best = StoppedBeam(self.paths[0], StopReason.FULL, 0)
 
     @property
     def computes_sot(self) -> bool:
@@ -373,8 +376,9 @@ class ActiveRequest:
     def _stop(self, path: BeamPath, reason: StopReason, n_cut: int = 0, held_back: int | None = None) -> None:
         """Stop a beam, of whose tokens n_cut at the end do not count; keep the best one."""
         stopped = StoppedBeam(path, reason, max(0, path.n_tokens - n_cut), held_back)
-        if not self._n_stopped or stopped.ranking_score > self._best.ranking_score:
-            self._best = stopped
+        score = stopped.ranking_score
+        if not self._n_stopped or score > self._best_score:
+            self._best, self._best_score = stopped, score
         self._n_stopped += 1
 
 
