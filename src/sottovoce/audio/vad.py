@@ -441,6 +441,9 @@ class VadStream:
         edges = []
         for self.probability in probabilities:
             self._position += WINDOW_SAMPLES
+            if self.is_speech and self.probability >= self._threshold:
+                self._silence = None
+                continue
             edge = self._end_of_speech() if self.is_speech else self._start_of_speech()
             if edge is not None:
                 edges.append(edge)
@@ -458,9 +461,7 @@ class VadStream:
         return SpeechEdge("start", start, min(self._position, self.n_samples))
 
     def _end_of_speech(self) -> SpeechEdge | None:
-        if self.probability >= self._threshold:
-            self._silence = None
-        elif self.probability < self._exit_threshold and self._silence is None:
+        if self.probability < self._exit_threshold and self._silence is None:
             self._silence = self._position - WINDOW_SAMPLES
         if self._silence is None or self._position - self._silence < self._hangover:
             return None

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate, groupby, pairwise, takewhile
+from itertools import accumulate, groupby, pairwise
 
 from sottovoce.options.decoding import count_repeated, is_silence
 from sottovoce.streaming.alignatt import (
@@ -55,14 +55,14 @@ def letters_of(word: str) -> str:
 @dataclass(frozen=True, slots=True)
 class WordBuilder:
     tokenizer: Tokenizer
+    language: str = field(init=False)
+    has_spaces: bool = field(init=False)
 
-    @property
-    def language(self) -> str:
-        return self.tokenizer.language or "en"
-
-    @property
-    def has_spaces(self) -> bool:
-        return self.tokenizer.splits_on_spaces and self.language not in SPACELESS
+    def __post_init__(self) -> None:
+        language = self.tokenizer.language or "en"
+        object.__setattr__(self, "language", language)
+        has_spaces = self.tokenizer.splits_on_spaces and language not in SPACELESS
+        object.__setattr__(self, "has_spaces", has_spaces)
 
     def words(
         self,
@@ -73,7 +73,7 @@ class WordBuilder:
         after_s: float,
     ) -> list[HypothesisWord]:
         """Return timed words, none before after_s, without incomplete characters."""
-        ends = list(accumulate((len(group.tokens) for group in groups), initial=0))
+        ends = list(accumulate([len(group.tokens) for group in groups], initial=0))
         spans = [slice(first, end) for first, end in pairwise(ends)]
         times = self._times(nondecreasing(hypothesis.frames), spans, window, after_s)
         words = []
@@ -91,7 +91,7 @@ class WordBuilder:
         earliest = (end_s - window.start_s) * FRAMES_PER_SECOND
         lasts = [frames[span.stop - 1] for span in spans]
         ends = word_ends([max(earliest, last) for last in lasts], window.n_frames)
-        firsts = [*(frames[span.start] for span in spans), window.n_frames]
+        firsts = [*[frames[span.start] for span in spans], window.n_frames]
         times = []
         for first, after, last, end in zip(firsts[:-1], firsts[1:], lasts, ends, strict=True):
             start_s = max(end_s, window.seconds(first) - LEAD_S)
@@ -170,7 +170,7 @@ class Reading:
     def without_loop(self, hypothesis: AlignAttHypothesis, *, final: bool = False) -> list[HypothesisWord]:
         """Return the complete words; of a phrase repeated at the end, only the first."""
         words = self.words(hypothesis, final=final)
-        letters = [*self.committed, *(word.letters for word in words)]
+        letters = [*self.committed, *[word.letters for word in words]]
         return words[: max(0, len(words) - count_repeated(letters, MAX_WORD_REPEATS))]
 
     def _is_complete(self, last: TokenWord, hypothesis: AlignAttHypothesis, *, final: bool) -> bool:
@@ -245,10 +245,10 @@ class CommitPolicy:
         words = reading.words(hypothesis, final=True) if final else reading.without_loop(hypothesis)
         self.is_stuck = hypothesis.is_stuck
         n_stable = self._agreement.add(words, reading.window, is_stuck=self.is_stuck)
-        n_certain = sum(1 for _ in takewhile(lambda word: word.word.end <= certain_until_s, words))
+        n_certain = n_leading([word.word.end <= certain_until_s for word in words])
         n_committed = min(len(words) if final else n_stable, n_certain)
         self._agreement.drop_committed(words[:n_committed])
-        self.unstable = tuple(word.word for word in words[n_committed:])
+        self.unstable = tuple([word.word for word in words[n_committed:]])
         return words[:n_committed]
 
     def take_agreed(self, after_s: float, until_s: float) -> list[HypothesisWord]:
@@ -288,8 +288,7 @@ class Agreement:
         since_s = self._since_s[:n_same] + [window.end_s] * (len(words) - n_same)
         if not is_stuck:
             self._words, self._since_s, self._end_s = list(words), since_s, window.end_s
-        known = zip(words, since_s, strict=True)
-        return sum(1 for _ in takewhile(lambda pair: self._is_stable(*pair, window), known))
+        return n_leading([self._is_stable(*each, window) for each in zip(words, since_s, strict=True)])
 
     def drop_committed(self, words: Sequence[HypothesisWord]) -> None:
         n_dropped = len(words) if count_same(words, self._words) == len(words) else len(self._words)
@@ -297,7 +296,7 @@ class Agreement:
 
     def take_agreed(self) -> list[HypothesisWord]:
         """Remove all words; return those that two consecutive hypotheses had."""
-        n_agreed = sum(1 for _ in takewhile(lambda since_s: since_s < self._end_s, self._since_s))
+        n_agreed = n_leading([since_s < self._end_s for since_s in self._since_s])
         agreed = self._words[:n_agreed]
         self.reset()
         return agreed
@@ -311,5 +310,9 @@ class Agreement:
 
 
 def count_same(words: Sequence[HypothesisWord], others: Sequence[HypothesisWord]) -> int:
-    pairs = zip(words, others, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0].letters == pair[1].letters, pairs))
+    return n_leading([word.letters == other.letters for word, other in zip(words, others, strict=False)])
+
+
+def n_leading(flags: list[bool]) -> int:
+    """Return how many are true before the first that is not."""
+    return flags.index(False) if False in flags else len(flags)

@@ -117,7 +117,7 @@ class CtcSession(LiveSession):
         return self._read(sample, is_last=False)
 
     def _flush(self, sample: int) -> Steps[None]:
-        with self._attempt():
+        with self._attempt:
             yield from self._read(min(sample, self._schedule.buffer.end), is_last=True)
         self._events.emit_final(self._language, self._schedule.now_s)
         self._begin(self._end)  # after `finalize`, the utterance goes on

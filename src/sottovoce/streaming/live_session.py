@@ -10,8 +10,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -104,7 +105,7 @@ class EventEmitter:
     sentence_s: float
     longest_s: float
     joins_languages: bool = False
-    attempt: Callable[[], AbstractContextManager[None]] = nullcontext
+    attempt: AbstractContextManager[None] = field(default_factory=nullcontext)
     speakers: LiveSpeakers | None = None
     allowed_mass: Callable[[float, float], float | None] = lambda start_s, end_s: None
     filters: Sequence[TextFilter] = ()
@@ -140,7 +141,7 @@ class EventEmitter:
 
     def _emit_partial(self, words: Sequence[Word], language: str, now_s: float) -> None:
         if self.speakers is not None:
-            with self.attempt():
+            with self.attempt:
                 words = self.speakers.label(words)
         if self.numbers.source is not None:
             words = [replace(word, speaker=self.numbers.source) for word in words]
@@ -171,7 +172,7 @@ class EventEmitter:
             return
         words, self._words = tuple(self._words), []
         if self.speakers is not None:
-            with self.attempt():
+            with self.attempt:
                 words = tuple(self.speakers.relabel(words))
         text = "".join(word.word for word in words).strip()
         most = Counter(word.language for word in words).most_common(1)[0][0] or language
@@ -303,6 +304,23 @@ class UpdateSchedule:
         self.buffer.drop_before(self.onset if taken is None else taken)
 
 
+class _Attempt(AbstractContextManager[None]):
+    """Holds back an error, which the session's next method raises."""
+
+    failure: Exception | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        log.warning("an update failed: %s", type(error).__name__)
+        self.failure = error
+        return True
+
+
 class LiveSession(ABC):
     """Turns speech into events as it comes; made by `Recogniser.session`.
 
@@ -321,10 +339,9 @@ class LiveSession(ABC):
         self._pushed = PushedAudio()
         self._schedule = schedule
         self._events = events
-        events.attempt = self._attempt
+        self._attempt = events.attempt = _Attempt()
         self._speakers = events.speakers = speakers
         self._second_pass = second_pass
-        self._failure: Exception | None = None
         self._closed = False
         self._add_window: Callable[[AudioWindow], None] = lambda window: None
         self.number_by(EventNumbers())
@@ -446,7 +463,7 @@ class LiveSession(ABC):
             self._second_pass.append(pcm)
 
     def _take_events(self, *, realtime: bool) -> list[Event]:
-        failure, self._failure = self._failure, None
+        failure, self._attempt.failure = self._attempt.failure, None
         if failure is not None:
             raise failure
         events = self._events.take()
@@ -478,7 +495,7 @@ class LiveSession(ABC):
             elif point.kind == "end":
                 yield from self._end_speech(point.sample)
             elif self.is_in_speech:
-                with self._attempt():
+                with self._attempt:
                     yield from self._update(point.sample, greedy=greedy)
 
     @property
@@ -508,15 +525,7 @@ class LiveSession(ABC):
     def _release(self) -> int | None:
         """Forget what is not needed again; return the end of the samples that were copied, or None."""
 
-    @contextmanager
-    def _attempt(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            log.warning("an update failed: %s", type(error).__name__)
-            self._failure = error
-
     def _diarize(self, speakers: LiveSpeakers) -> None:
-        with self._attempt(), self._runtime.torch_threads():
+        with self._attempt, self._runtime.torch_threads():
             pcm = self._schedule.buffer.view(speakers.n_samples, self._schedule.now)
             speakers.push(pcm, is_speech=self.is_in_speech)

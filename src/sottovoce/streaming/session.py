@@ -156,7 +156,7 @@ class Session(LiveSession):
         assert self._decoder is not None
         assert self._turns is not None
         self._text_end = None
-        with self._attempt():
+        with self._attempt:
             self._feed(self._decoder, self._schedule.now)
             self._text_end = yield from self._decoder.text_end()
         pause_s = USUAL_PAUSE_S if self._text_end is None else self._turns.pause_s(self._text_end)
@@ -180,11 +180,10 @@ class Session(LiveSession):
         pause_s = self._schedule.pause_s
         if pause_s is not None and decoder.read_until_s >= self._schedule.now_s - pause_s:
             return  # nothing was spoken since all words were committed
-        if not decoder.is_long_enough or not (
-            self._tracker.is_following or decoder.may_commit(self._tracker.certain_until_s)
-        ):
+        if not decoder.is_long_enough:
             return
-        yield from self._follow_language(decoder, self._schedule.now)
+        if self._tracker.is_following:
+            yield from self._follow_language(decoder, self._schedule.now)
         if decoder.may_commit(self._tracker.certain_until_s):
             yield from decoder.update(self._tracker.certain_until_s, greedy=greedy)
             self._emit_unstable(decoder, decoder.policy.unstable)
@@ -192,10 +191,10 @@ class Session(LiveSession):
     def _flush(self, sample: int) -> Steps[None]:
         decoder = self._decoder
         assert decoder is not None
-        with self._attempt():
+        with self._attempt:
             self._feed(decoder, min(sample, self._schedule.buffer.end))
             yield from self._follow_language(decoder, sample, final=True)
-        with self._attempt():
+        with self._attempt:
             yield from self._commit_rest(decoder, sample)
         self._events.emit_final(decoder.language, self._schedule.now_s)
 
@@ -224,7 +223,7 @@ class Session(LiveSession):
         if at_s < utterance.committed.earliest_boundary_s:
             at_s = utterance.boundary_s(at_s, SNAP_S)
         if decoder.undecoded_s(at_s) > 0.0:
-            with self._attempt():
+            with self._attempt:
                 yield from self._commit_rest(decoder, round(at_s * SAMPLE_RATE))
         self._events.emit_final(decoder.language, self._schedule.now_s, is_change=True)
         until_s = max(at_s, utterance.committed.until_s)
