@@ -21,7 +21,7 @@ from sottovoce.models.load import n_parameters
 from sottovoce.server import models
 from sottovoce.server.apis.wyoming import info_document
 from sottovoce.server.errors import ApiError
-from sottovoce.server.models import ModelRegistry, free_memory
+from sottovoce.server.models import N_YOUNG, ModelRegistry, free_memory
 from sottovoce.server.scheduler import Scheduler
 from sottovoce.server.services import Services
 from sottovoce.server.settings import ModelSettings, ServerSettings, Work
@@ -256,6 +256,7 @@ def test_collections_leave_out_what_is_there_once_a_model_is_loaded(load: Callab
     assert any(each is there for each in gc.get_objects())
     asyncio.run(use(load(None), "a"))
     assert not any(each is there for each in gc.get_objects())
+    assert gc.get_threshold()[0] == N_YOUNG
     gc.unfreeze()
 
 
