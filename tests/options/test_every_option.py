@@ -245,7 +245,7 @@ def test_defaults_of_the_command_line_are_those_of_the_library() -> None:
         "--processors 1 --speakers 2 --min-speakers 2",
         "--lm-weight 1 --hotword-weight 1 --grammar-rule thing --grammar-penalty 5",
         "--speaker-voices campplus --speaker-engine pyannote --max-speakers 3",
-        "--translation-model m --glossary terms.txt --defer-word 0.3",
+        "--defer-word 0.3",
     ],
 )
 def test_idle_options_are_taken(words: str) -> None:
