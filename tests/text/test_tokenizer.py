@@ -186,16 +186,16 @@ def test_characters_are_those_of_all_tokens(text: str | list[int]) -> None:
     assert [token for group in groups for token in group] == tokens
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(b"".join(map(tokenizer.token_bytes, tokens)))
-    assert tokenizer.ends_in_character(tokens) == bool(decoder.getstate()[0])
+    assert tokenizer.ends_within_character(tokens) == bool(decoder.getstate()[0])
     places = accumulate(map(len, groups[:-1]))
-    assert not any(tokenizer.ends_in_character(tokens[:place]) for place in places)
+    assert not any(tokenizer.ends_within_character(tokens[:place]) for place in places)
 
 
 def test_half_a_character_is_not_its_end() -> None:
     tokenizer = Tokenizer.for_model(N_VOCAB_100)
     tokens = tokenizer.encode("𪚥")
     assert len(tokens) == 4
-    assert [tokenizer.ends_in_character(tokens[:n]) for n in range(5)] == [False, True, True, True, False]
+    assert [tokenizer.ends_within_character(tokens[:n]) for n in range(5)] == [False, True, True, True, False]
     assert tokenizer.split_to_characters(tokens[:1]) == (["\ufffd"], [tokens[:1]])
 
 

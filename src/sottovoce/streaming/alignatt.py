@@ -320,7 +320,7 @@ class ActiveRequest:
                 tokens, state, self.prefix_statistics, self.n_frames, self.no_speech_prob
             )
 
-    def extend(self, first: int, found: NextTokens) -> list[int]:
+    def extend(self, first: int, following: NextTokens) -> list[int]:
         """Extend the beams, which are the rows from `first` on, or stop them; return the rows that go on."""
         paths, rules, n = self.paths, self.request.rules, self.n_candidates
         eot, beam_size = self.decoder.eot, self.decoder.beam_size
@@ -333,31 +333,33 @@ class ActiveRequest:
         for row, path in enumerate(paths, first):
             if self._n_stopped >= beam_size:
                 break
-            frame, token = found.frames[row], found.tokens[row][0]
+            frame, token = following.frames[row], following.tokens[row][0]
             if token != eot and path.frame - frame > rules.rewind_threshold:
                 self._stop(path, StopReason.REWOUND)
                 totals += [-math.inf] * n
             elif token != eot and self.n_frames - frame <= rules.frame_threshold:
                 self._stop(path, StopReason.FRONTIER, held_back=token)
                 totals += [-math.inf] * n
-            elif found.lm_scores is None:
+            elif following.lm_scores is None:
                 score = path.score
-                totals += [score + logprob for logprob in found.logprobs[row][:n]]
+                totals += [score + logprob for logprob in following.logprobs[row][:n]]
             else:
-                scores = zip(found.logprobs[row][:n], found.lm_scores[row], strict=False)
+                scores = zip(following.logprobs[row][:n], following.lm_scores[row], strict=False)
                 totals += [(path.score + logprob) + (path.lm_score + lm) for logprob, lm in scores]
         while len(rows) < beam_size and (total := max(totals, default=-math.inf)) > -math.inf:
             place = totals.index(total)
             totals[place] = -math.inf
             beam, choice = divmod(place, n)
             row, path = first + beam, paths[beam]
-            token, logprob = found.tokens[row][choice], found.logprobs[row][choice]
+            token, logprob = following.tokens[row][choice], following.logprobs[row][choice]
             text, n_tokens = (*path.text, token), path.n_tokens + 1
             lm_score = (
-                path.lm_score if found.lm_scores is None else path.lm_score + found.lm_scores[row][choice]
+                path.lm_score
+                if following.lm_scores is None
+                else path.lm_score + following.lm_scores[row][choice]
             )
             extended = BeamPath(
-                text, found.frames[row], n_tokens, logprob, path.score + logprob, lm_score, path
+                text, following.frames[row], n_tokens, logprob, path.score + logprob, lm_score, path
             )
             if token == eot:
                 self._stop(extended, StopReason.END_OF_TEXT, 1)
@@ -443,13 +445,13 @@ class AlignAttBatch:
 
     def step(self) -> list[tuple[int, AlignAttHypothesis]]:
         """Run one decoder step; return the tickets and hypotheses of finished requests."""
-        found = self._next_tokens()
+        following = self._next_tokens()
         done: list[tuple[int, ActiveRequest]] = []
         rows: list[int] = []
         at = 0
         for request in self._active:
             n_rows = len(request.paths)
-            rows += request.extend(at, found)
+            rows += request.extend(at, following)
             if not request.paths:
                 done.append((at, request))
             at += n_rows

@@ -175,7 +175,7 @@ class Reading:
 
     def _is_complete(self, last: TokenWord, hypothesis: AlignAttHypothesis, *, final: bool) -> bool:
         has_spaces, tokenizer = self.builder.has_spaces, self.builder.tokenizer
-        if tokenizer.ends_in_character(last.tokens) or (is_punctuation(last.text) and not final):
+        if tokenizer.ends_within_character(last.tokens) or (is_punctuation(last.text) and not final):
             return False
         if final or hypothesis.stop_reason in (StopReason.END_OF_TEXT, StopReason.REPEATED):
             return True

@@ -287,7 +287,7 @@ class Tokenizer:
             runs.append((text + decoder.decode(b"", True), ids))
         return runs
 
-    def ends_in_character(self, tokens: Sequence[int]) -> bool:
+    def ends_within_character(self, tokens: Sequence[int]) -> bool:
         """Return whether more tokens are needed to complete the last character."""
         if None not in map(self.vocabulary.text, tokens):
             return False
