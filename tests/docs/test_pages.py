@@ -30,6 +30,7 @@ from sottovoce.ctc import CtcOptions
 from tests.docs.command_tables import MODEL, rewritten
 from tests.docs.command_tables import PAGES as TABLED
 from tests.docs.reference_page import field_table
+from tests.docs.reference_page import rewritten as reference_rewritten
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "sottovoce"
@@ -288,11 +289,16 @@ def test_the_tables_of_options_are_true(page: Path, marks: Any, created: Any) ->
 
 
 def test_the_reference_describes_every_public_name() -> None:
-    """As far as names go; `python -m tests.docs.reference_page` writes the rest anew."""
     headings = set(re.findall(r"^### (?:sottovoce\.)?(\w+)$", text("docs/reference.md"), re.MULTILINE))
     aliases = {"AudioSource", "Event"}
     assert set(sottovoce.__all__) - aliases - headings == set()
     assert all(f"`{alias}`" in text("docs/reference.md") for alias in aliases)
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="signatures differ between versions of Python")
+def test_the_reference_is_that_of_the_docstrings() -> None:
+    page = text("docs/reference.md")
+    assert page == reference_rewritten(page), "bring it up to date: python -m tests.docs.reference_page"
 
 
 def test_fields_of_the_reference_are_in_their_units() -> None:
