@@ -254,12 +254,12 @@ def test_other_suppressed_tokens_are_noted(
         (
             "config.json",
             '{"lang_ids": [1.5]}',
-            "lang_ids in config.json: [0]: expected a whole number, got [1.5]",
+            "lang_ids in config.json: [0]: expected a whole number, got 1.5",
         ),
         (
             "config.json",
             '{"alignment_heads": [[1]]}',
-            "alignment_heads: [0]: expected a list of length 2, got [[1]]",
+            "alignment_heads: [0]: expected a list of length 2, got [1]",
         ),
     ],
 )
