@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from benchmarks.harness.clips import PAUSES_S, clips, spread
 from benchmarks.harness.report import benchmark_parser, show_json, show_table
@@ -74,15 +74,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=36.0, help="of a client, about")
     parser.add_argument("--most", type=int, default=8, help="places")
-    parser.add_argument("--following", type=float, default=FOLLOWING, help="places of a session")
+    parser.add_argument("--following", type=Fraction, default=FOLLOWING, help="places of a session")
     given = parser.parse_args()
     set_threads(1)
-    torch.set_num_threads(1)
     model = load_model(given.model)
     languages = tuple(given.languages.split(","))
     follows = len(languages) > 1
     options = LiveOptions(languages, switching="restart" if follows else "off")
-    places = given.following if follows else 1.0
+    places = given.following if follows else Fraction(1)
     controller = UpdateIntervalController()
     engines_s = [0.0] * N_ENGINES
     coming = spoken(given.data, given.clients, given.seconds, languages)
@@ -99,7 +98,7 @@ def main() -> None:
         if n_come < len(coming) and EVERY_S * n_come <= start_s:
             now_s = EVERY_S * n_come
             n_active = sum(not client.is_over for client in clients)
-            if places * (n_active + 1) <= given.most + 1e-9:
+            if places * (n_active + 1) <= given.most:
                 session = model.session(options=options, languages=list(languages))
                 assert isinstance(session, LiveSession)
                 clients.append(Client(session, coming[n_come], now_s, now_s))
@@ -137,4 +136,4 @@ def main() -> None:
     heads = ["accepted", "refused", "words, median", "95 %"]
     times = [f"{row[name]:.2f} s" for name in ("median_s", "late_s")]
     show_table(heads, [[row["accepted"], row["refused"], *times]])
-    show_json("server admission", {"languages": languages, "following": places, **row})
+    show_json("server admission", {"languages": languages, "following": float(places), **row})

@@ -134,7 +134,9 @@ def test_python_examples_run(
 ) -> None:
     if "CtcDecoder" in code:
         request.getfixturevalue("kernels")
-    run_example(code)
+    printed = run_example(code)
+    promised = re.findall(r"^print\(.*\)  # ([^,\n]+)", code, re.MULTILINE)
+    assert [each for each in promised if each not in printed] == []
 
 
 def test_the_example_with_a_nemo_file_runs(

@@ -104,6 +104,7 @@ class FollowingModel(SlowModel):
         (4, "fffff", "fff"),
         (4, "fgofg", "fgo"),  # "off" follows nothing
         (4, "ssg", "sg"),  # two sources that follow are 2.67 sessions, and no four
+        (44, 34 * "f", 33 * "f"),
         (1, "ff", "f"),
         (1, "gf", "g"),
     ],

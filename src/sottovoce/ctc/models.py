@@ -225,8 +225,6 @@ class ScoredPart(NamedTuple):
 
 _SPACE_NAMES = (" ", "|", "<space>", PIECE_START)
 SPECIAL_WORDS = {"<s>", "</s>", "<unk>", "<UNK>"}
-_MOST_NAMED = 3
-"""Words or labels of an error."""
 
 
 class DecoderParts:
@@ -299,7 +297,7 @@ class DecoderParts:
         """Raise LanguageModelError for a model to which every word is unknown."""
         known = (word for word in words if word is not None and word in model)
         if next(known, None) is None:
-            some = [word for word in model.vocabulary if word not in SPECIAL_WORDS][:_MOST_NAMED]
+            some = [word for word in model.vocabulary if word not in SPECIAL_WORDS][:3]
             hint = "is it one over labels (label_lm)" if self._has_labels(model) else "is the case the same"
             raise LanguageModelError(
                 f"lm: expected a model that knows words of the lexicon, such as {words[0]!r}, got one of "
@@ -309,7 +307,7 @@ class DecoderParts:
     def _check_labels(self, model: WordModel, names: Sequence[str]) -> None:
         """Raise LanguageModelError for a model to which every label is unknown."""
         if not any(name in model for name in names):
-            offset, some = self.options.token_offset, ", ".join(map(repr, names[:_MOST_NAMED]))
+            offset, some = self.options.token_offset, ", ".join(map(repr, names[:3]))
             expected = f"labels such as {some}" if offset is None else f"words chr(label + {offset})"
             raise LanguageModelError(f"lm: expected {expected}, got none of them")
 

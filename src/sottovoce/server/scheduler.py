@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Any, Protocol, TypeAlias
 
@@ -50,7 +51,7 @@ SPEECH_FACTOR = 1.75
 
 Source: docs/research/serving.md, admission.
 """
-FOLLOWING = 4 / 3
+FOLLOWING = Fraction(4, 3)
 """Cost of a session that follows languages, relative to one whose language is given.
 
 Source: docs/research/serving.md, admission.
@@ -65,10 +66,10 @@ def overloaded(n_sessions: int) -> ApiError:
     return too_many_requests(message, retry_s=RETRY_S * (1 + random.random()))
 
 
-def places_of(model: Recogniser, options: LiveOptions, sources: Sequence[str]) -> float:
+def places_of(model: Recogniser, options: LiveOptions, sources: Sequence[str]) -> Fraction:
     """Return the number of sessions of a given language that cost as much."""
     follows = model.can_detect_languages and options.switching != "off" and len(options.languages) != 1
-    return (len(sources) or 1) * (FOLLOWING if follows else 1.0)
+    return (len(sources) or 1) * (FOLLOWING if follows else Fraction(1))
 
 
 class MeasuredSession(Protocol):
@@ -314,7 +315,7 @@ class SessionHandle:
         return self._options.with_rules(self._replacements).text_filters
 
     @property
-    def places(self) -> float:
+    def places(self) -> Fraction:
         return places_of(self._model, self._options, self.sources)
 
     @property
@@ -667,11 +668,11 @@ class Scheduler:
         """Live sessions with audio; several sources are as many sessions."""
         return sum(len(session.sources) or 1 for session in self._sessions if not session.is_idle)
 
-    def check_capacity(self, places: float = 1.0) -> None:
+    def check_capacity(self, places: Fraction = Fraction(1)) -> None:
         """Raises: ApiError 429 if the engines do not keep up with one more session. places: that it takes."""
         taken = sum(session.places for session in self._sessions if not session.is_idle)
-        most = FOLLOWING if self.most_sessions == 1 else self.most_sessions
-        if most is not None and taken + places > most:
+        # A single session is accepted in any case.
+        if self.most_sessions is not None and taken + places > max(Fraction(self.most_sessions), FOLLOWING):
             raise overloaded(self.n_active)
 
     async def calibrate(self) -> None:
