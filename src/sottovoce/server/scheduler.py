@@ -671,8 +671,9 @@ class Scheduler:
     def check_capacity(self, places: Fraction = Fraction(1)) -> None:
         """Raises: ApiError 429 if the engines do not keep up with one more session. places: that it takes."""
         taken = sum(session.places for session in self._sessions if not session.is_idle)
-        # A single session is accepted in any case.
-        if self.most_sessions is not None and taken + places > max(Fraction(self.most_sessions), FOLLOWING):
+        # One session is always accepted by engines that keep up with one.
+        most = FOLLOWING if self.most_sessions == 1 else self.most_sessions
+        if most is not None and taken + places > most:
             raise overloaded(self.n_active)
 
     async def calibrate(self) -> None:
