@@ -163,14 +163,17 @@ def test_text_is_shown_on_a_terminal_while_documents_go_to_files(
     assert capsys.readouterr().out == ""
 
 
-def at_a_terminal(*words: str, **environment: str) -> tuple[int, str]:
-    """Run a command; return its exit status and what a terminal receives."""
+def at_a_terminal(*words: str, output: Path | None = None, **environment: str) -> tuple[int, str]:
+    """Run a command; return its exit status and what a terminal receives. output: the file for the rest."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "sottovoce", *words]
     usual = {"OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen(
-        command, stdout=theirs, stderr=theirs, env={**os.environ, **usual, **environment}
-    ) as process:
+    with (
+        open(theirs if output is None else output, "wb", closefd=output is not None) as standard_output,
+        subprocess.Popen(
+            command, stdout=standard_output, stderr=theirs, env={**os.environ, **usual, **environment}
+        ) as process,
+    ):
         os.close(theirs)
         pieces = []
         try:
@@ -192,6 +195,19 @@ def test_a_terminal_shows_text_or_a_bar_and_never_both(quiet: bool, clip: Path, 
     assert said
     assert (said in shown) == (not quiet)
     assert ("━" in shown) == quiet
+
+
+@pytest.mark.parametrize("wanted", [(), ("-f", "json", "-o", "-")])
+def test_text_for_a_file_stays_out_of_the_terminal_with_the_bar(
+    wanted: tuple[str, ...], clip: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    status, received = at_a_terminal("transcribe", str(clip), *FAST, *wanted, output=output)
+    assert (status, "━" in received) == (0, True)
+    written = output.read_text(encoding="utf-8").strip()
+    text = json.loads(written)["text"].strip() if wanted else written
+    assert len(text.split()) > 3
+    assert text.split()[0] not in received
 
 
 def test_errors_are_red_at_a_terminal_unless_colours_are_refused() -> None:

@@ -134,7 +134,14 @@ def progress_bar(*columns: ProgressColumn, auto_refresh: bool = True) -> RichPro
 
     disable = not sys.stderr.isatty()  # with FORCE_COLOR rich treats a pipe as a terminal
     console = Console(stderr=True, highlight=False)
-    return RichProgress(*columns, console=console, disable=disable, transient=True, auto_refresh=auto_refresh)
+    return RichProgress(
+        *columns,
+        console=console,
+        disable=disable,
+        transient=True,
+        auto_refresh=auto_refresh,
+        redirect_stdout=sys.stdout.isatty(),  # else the bar's terminal would get what is for a file or pipe
+    )
 
 
 class Progress:
