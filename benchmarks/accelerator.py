@@ -13,16 +13,16 @@ not suffice for are left out, and named. Writes report.md and two pictures, and 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import torch
 
-from benchmarks.harness.report import benchmark_parser, listed, show_json
+from benchmarks.harness.report import at_once, benchmark_parser, listed, show_json
 from sottovoce import CtcDecoder
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
@@ -253,11 +253,7 @@ def live_delays(model: Model, samples: Samples, chunk_s: float, n_sessions: int)
                 delays.append(time.monotonic() - due)
             session.close()
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(n_sessions)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([partial(run, number) for number in range(n_sessions)])
     runtime.close()
     return delays
 

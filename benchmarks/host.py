@@ -33,7 +33,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from benchmarks.harness.clips import Clip, clips, joined, spread
-from benchmarks.harness.report import add_shared, benchmark_parser, listed, show_json
+from benchmarks.harness.report import add_shared, at_once, benchmark_parser, listed, show_json
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.decoding.filters import FORBIDDEN, log_softmax
@@ -602,11 +602,7 @@ def speak(model: Model, samples: Samples, n_sessions: int) -> None:
                 live.push(samples[at : at + size])
             live.close()
 
-    threads = [threading.Thread(target=session) for _ in range(n_sessions)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([session] * n_sessions)
     runtime.close()
     runtime.join()
 

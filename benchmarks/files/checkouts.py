@@ -21,7 +21,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +96,9 @@ def together(model: Any, languages: list[str], audio: Sequence[Samples], n_sessi
     return texts
 
 
-def run(works: Iterable[Callable[[], None]]) -> None:
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def run(works: Sequence[Callable[[], None]]) -> None:
+    with ThreadPoolExecutor(len(works)) as pool:
+        list(pool.map(lambda work: work(), works))
 
 
 def beside(model: Any, clips: Sequence[tuple[str, str]], n_live: int) -> list[float]:

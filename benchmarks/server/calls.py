@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import statistics
 import time
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.harness.report import benchmark_parser, resident_bytes
 from sottovoce.api import load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.runtime.batching import BatchingRuntime
@@ -30,14 +29,8 @@ def call_us(runtime: Runtime, n_calls: int) -> list[float]:
     return result
 
 
-def resident_mb() -> float:
-    """Return the memory of this process (MiB), on Linux."""
-    n_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return n_pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--model", default="base")
     parser.add_argument("--calls", type=int, default=5000)
     parser.add_argument("--sessions", type=int, default=200)
@@ -61,7 +54,7 @@ def main() -> None:
             sessions.append(model.session(["en", "de"], runtime=shared.caller()))
             for start in range(0, len(audio), SAMPLE_RATE // 4):
                 sessions[-1].push(audio[start : start + SAMPLE_RATE // 4])
-            held.append(resident_mb())
+            held.append(resident_bytes() / 2**20)
         held_mb = (held[-1] - held[N_WARM]) / given.sessions
         print(f"{given.sessions} open sessions, {name}: {held_mb:.2f} MB each")
     shared.close()

@@ -9,7 +9,7 @@ Source: NIST, The Rich Transcription 2009 evaluation plan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 
 from sottovoce.types import Turn
@@ -32,12 +32,7 @@ class DiarizationErrors:
         return wrong / self.speech if self.speech else float(wrong > 0)
 
     def __add__(self, other: DiarizationErrors) -> DiarizationErrors:
-        return DiarizationErrors(
-            self.speech + other.speech,
-            self.missed + other.missed,
-            self.false_alarm + other.false_alarm,
-            self.confused + other.confused,
-        )
+        return DiarizationErrors(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 def diarization_errors(

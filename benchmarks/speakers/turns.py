@@ -5,7 +5,6 @@
     python -m benchmarks speakers turns ../shared --voices campplus     # another network for voices
     python -m benchmarks speakers turns ../shared --words --model base  # words, of whole clips
     python -m benchmarks speakers turns ../shared --words --channels    # a microphone for each speaker beside
-    python -m benchmarks speakers turns ../shared --windows             # without the segmentation network
 
 Conversations of one to four speakers are made of recordings of people (`conversations`), and diarized with
 the number of speakers given and not. The collar is 0.25 s on either side of every edge; overlapped speech
@@ -15,22 +14,18 @@ is given. The processor time is that of diarization alone, on one thread. Prints
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import SequenceMatcher
 
 import torch
-from torch import Tensor
 
-from benchmarks.harness.report import add_part, add_shared, benchmark_parser, show_json
+from benchmarks.harness.report import add_part, add_shared, benchmark_parser, listed, show_json, show_table
 from benchmarks.speakers.conversations import Conversation, made
 from benchmarks.speakers.errors import DiarizationErrors, diarization_errors, n_right_speakers
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import Recording
-from sottovoce.audio.vad import load_silero
-from sottovoce.options.decoding import WINDOW_SAMPLES
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer, load_speaker_networks, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels
@@ -56,22 +51,6 @@ def told_apart(talks: Sequence[Conversation], options: SpeakerOptions, local: Lo
             tally.took_s += took_s
     seconds = sum(len(talk.samples) for talk in talks) / SAMPLE_RATE
     return [tally.line(len(talks), seconds) for tally in tallies]
-
-
-class VoiceActivity:
-    """Stands in for the segmentation network: windows of 1.6 s with one speaker where Silero hears speech."""
-
-    window_samples = 25_600
-    first_samples = 270 // 2
-    frame_samples = 270
-    n_frames = window_samples // frame_samples
-
-    def activity(self, windows: Tensor) -> Tensor:
-        """(n, 25600) to (n, 94, 1)."""
-        model = load_silero()
-        rows = [model.probabilities(window, model.start())[0] for window in windows]
-        places = (torch.arange(self.n_frames) * self.frame_samples + self.first_samples) // WINDOW_SAMPLES
-        return torch.stack(rows)[:, places, None]
 
 
 def both_ways(
@@ -179,13 +158,6 @@ def matched(said: Pairs, heard: Pairs) -> Pairs:
     ]
 
 
-def table(lines: Sequence[Line]) -> str:
-    """Markdown; shares in percent."""
-    names = list(lines[0])
-    rows = [[shown(name, line[name]) for name in names] for line in lines]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [names, ["---"] * len(names), *rows])
-
-
 def shown(name: str, value: object) -> str:
     if not isinstance(value, float):
         return str(value)
@@ -194,31 +166,23 @@ def shown(name: str, value: object) -> str:
     return f"{value:.3f}" if "_s_" in name else f"{100 * value:.1f} %"
 
 
-def add_conversations(parser: argparse.ArgumentParser, speakers: str, n_conversations: int) -> None:
-    """The arguments that choose conversations, the network of voices and the model of words."""
-    add_shared(parser)
-    add_part(parser)
-    parser.add_argument("--speakers", default=speakers)
-    parser.add_argument(
-        "--conversations", type=int, default=n_conversations, help="of each number of speakers"
-    )
-    parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
-    parser.add_argument("--model", default="base")
-
-
 def main() -> None:
     parser = benchmark_parser(__doc__)
-    add_conversations(parser, speakers="1,2,3,4", n_conversations=8)
-    parser.add_argument("--windows", action="store_true", help="speech and windows, no segmentation network")
+    add_shared(parser)
+    add_part(parser)
+    parser.add_argument("--speakers", type=listed(int), default=[1, 2, 3, 4], help="numbers of them")
+    parser.add_argument("--conversations", type=int, default=8, help="of each number of speakers")
+    parser.add_argument("--voices", choices=["ge2e", "campplus"], default="ge2e")
+    parser.add_argument("--model", default="base")
     parser.add_argument("--words", action="store_true", help="look at words rather than at turns")
     parser.add_argument("--channels", action="store_true", help="words: a microphone for each speaker too")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    local = VoiceActivity() if given.windows else load_segmentation()
+    local = load_segmentation()
     options = SpeakerOptions(voices=given.voices)
     model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
     lines: list[Line] = []
-    for n_speakers in map(int, given.speakers.split(",")):
+    for n_speakers in given.speakers:
         talks = made(given.shared / "data", given.part, n_speakers, given.conversations, whole=given.words)
         new = told_apart(talks, options, local) if model is None else words_told(model, talks, options)
         if model is not None and given.channels:
@@ -226,5 +190,5 @@ def main() -> None:
         for line in new:
             lines.append({"speakers": n_speakers, **line})
             print(lines[-1], flush=True)
-    print(table(lines))
+    show_table([*lines[0]], [[shown(name, line[name]) for name in lines[0]] for line in lines])
     show_json("speakers turns", {"part": given.part, "options": asdict(options), "lines": lines})
