@@ -20,6 +20,7 @@ from sottovoce.models.sources import HEAD, Source, Sources, default_model, is_ct
 from sottovoce.offline.pipeline import transcriber_for
 from sottovoce.offline.transcriber import Arguments, SecondModel, with_arguments
 from sottovoce.options.decoding import BEAM_SIZE
+from sottovoce.options.schema import present
 from sottovoce.options.transcribe import AlignOptions, TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.calls import DirectRuntime, Runtime
@@ -166,7 +167,7 @@ class Model(Recogniser):
     def fusion(self, **given: Any) -> ShallowFusion:
         from sottovoce.lm.fusion import text_fusion
 
-        chosen = {name: value for name, value in given.items() if value is not None}
+        chosen = present(given)
         for name in ("lexicon", "neural_lm", "config"):
             if name in chosen:
                 raise OptionError(f"{name}: expected a CTC network, got the Whisper model {self.name}")

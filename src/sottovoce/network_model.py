@@ -44,6 +44,7 @@ from sottovoce.offline.resume import (
 from sottovoce.offline.transcriber import Arguments, RecordingTranscriber, SecondModel, Segments
 from sottovoce.offline.windows import mel_frames, seconds_of
 from sottovoce.options.decoding import LONGEST_UTTERANCE_S, WINDOW_VAD, VadStreamOptions
+from sottovoce.options.schema import present
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.calls import EmissionsCall, RunOnHost, Runtime, network_runtime
@@ -204,13 +205,13 @@ class CtcModel(Recogniser):
             "neural_lm": neural_lm and str(neural_lm),
         }
         weights = {"lm_weight": lm_weight, "hotword_weight": hotword_weight}
-        fusion = replace(chosen.fusion, **_given(weights))
+        fusion = replace(chosen.fusion, **present(weights))
         phrases = [
             *listed_phrases(chosen.hotwords, default_weight=fusion.hotword_weight),
             *listed_phrases(hotwords, default_weight=fusion.hotword_weight),
         ]
         boosted = {phrase.text: phrase.weight for phrase in phrases}
-        return replace(chosen, fusion=fusion, hotwords=boosted or None, **_given(changes))
+        return replace(chosen, fusion=fusion, hotwords=boosted or None, **present(changes))
 
     def _decoder_of(self, config: DecoderConfig) -> CtcDecoder:
         """Make a decoder, or return one of the last few; n-grams and neural models are loaded once."""
@@ -219,16 +220,12 @@ class CtcModel(Recogniser):
             if len(self._decoders) >= MOST_DECODERS:
                 self._decoders.pop(next(iter(self._decoders)))
             fusion, neural_lm = config.fusion, config.neural_lm
-            self._decoders[key] = self.decoder(
-                lm=self._ngram(config.lm),
-                label_lm=self._ngram(config.label_lm),
-                neural_lm=neural_lm and self._loaded(neural_lm, lambda: causal_words(neural_lm, fusion)),
-                lexicon=config.lexicon,
-                hotwords=config.hotwords,
-                unknown_words=config.unknown_words,
-                fusion=fusion,
-                options=config.options,
-            )
+            loaded = {
+                "lm": self._ngram(config.lm),
+                "label_lm": self._ngram(config.label_lm),
+                "neural_lm": neural_lm and self._loaded(neural_lm, lambda: causal_words(neural_lm, fusion)),
+            }
+            self._decoders[key] = self.decoder(**{**config.arguments, **loaded})
         return self._decoders[key]
 
     def _ngram(self, file: Path | dict[str, float] | None) -> Any:
@@ -278,10 +275,6 @@ class CtcModel(Recogniser):
         return None
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def ctc_model(
     network: LogProbs | StreamStep | str | Path,
     *,
@@ -325,7 +318,7 @@ def ctc_model(
         listed = listed if blank is None else LabelList(listed.names, blank)
         acoustic = function_network(network, listed, frame_s=frame_s, chunk_s=chunk_s, logits=logits)
     chosen = {"longest_s": longest_s, "context_s": context_s, "language": language}
-    return CtcModel(replace(acoustic, **_given(chosen)))
+    return CtcModel(replace(acoustic, **present(chosen)))
 
 
 PAUSE_S = VadStreamOptions().hangover_ms / 1000

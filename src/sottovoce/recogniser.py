@@ -24,7 +24,7 @@ from sottovoce.offline.transcription import (
     transcribe_batch,
 )
 from sottovoce.options.decoding import DeferralOptions
-from sottovoce.options.schema import check_kind
+from sottovoce.options.schema import check_kind, present
 from sottovoce.options.transcribe import AlignOptions, Speakers, TranscribeOptions, parse_speakers
 from sottovoce.runtime.calls import Runtime
 from sottovoce.types import SAMPLE_RATE, Task, Transcript
@@ -247,7 +247,7 @@ class Recogniser(ABC):
             OptionError: the model lacks the language or an option, or FFmpeg the filter or format.
         """
         check_kind("options", options, TranscribeOptions)
-        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        chosen = present(given)
         if options is None:
             options, chosen = TranscribeOptions(), {"beam_size": self.beam_size, **chosen}
         check_reading(options.audio_filter, options.input_format)
@@ -469,8 +469,7 @@ class Recogniser(ABC):
             "finals": finals,
             "stream": stream,
         }
-        given = {name: value for name, value in arguments.items() if value is not None}
-        chosen = replace(options or LiveOptions(), **given)
+        chosen = replace(options or LiveOptions(), **present(arguments))
         chosen = self._live_options(chosen, languages or chosen.languages)
         speakers = (chosen.speakers or None) if speakers is None else speakers
         second_pass, runtime = self._second_pass(chosen, final_model, runtime, final_runtime)

@@ -55,6 +55,7 @@ from sottovoce.audio.samples import (
     whole_rate,
 )
 from sottovoce.errors import AudioError, MissingExtraError, OptionError, cause_of
+from sottovoce.options.schema import present
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Samples
 
 if TYPE_CHECKING:
@@ -115,10 +116,9 @@ class Source:
     ) -> Source:
         """Return a source that is opened as these options say, and where they say nothing as before."""
         names = ("audio_filter", "audio_track", "input_format")
-        given: dict[str, Any] = {name: getattr(options, name, None) for name in names}
+        given: dict[str, object] = {name: getattr(options, name, None) for name in names}
         given["sample_rate"] = None if sample_rate == SAMPLE_RATE else sample_rate
-        given = {name: value for name, value in given.items() if value is not None}
-        return replace(source if isinstance(source, Source) else cls(source), **given)
+        return replace(source if isinstance(source, Source) else cls(source), **present(given))
 
     @property
     def is_standard_input(self) -> bool:

@@ -33,7 +33,7 @@ from sottovoce.ctc.options import (
     write_config,
 )
 from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
-from sottovoce.options.schema import Option, Values, changed, from_values, options_of
+from sottovoce.options.schema import Option, Values, changed, from_values, options_of, present
 from sottovoce.text.files import read_lines
 from sottovoce.types import Hypothesis, Word
 
@@ -432,20 +432,9 @@ class Utterances:
     ) -> CtcDecoder:
         from sottovoce.ctc import CtcDecoder
 
-        config = self.config
-        return CtcDecoder(
-            *self.labels,
-            lm=config.lm if lm is None else lm,
-            label_lm=config.label_lm,
-            lexicon=config.lexicon if lexicon is None else lexicon,
-            neural_lm=config.neural_lm if neural_lm is None else neural_lm,
-            hotwords=self._hotwords(),
-            n_best=n_best,
-            unknown_words=config.unknown_words,
-            fusion=config.fusion,
-            options=config.options,
-            device=self.options.device,
-        )
+        loaded = {"lm": lm, "lexicon": lexicon, "neural_lm": neural_lm}
+        arguments = {**self.config.arguments, **present(loaded), "hotwords": self._hotwords()}
+        return CtcDecoder(*self.labels, **arguments, n_best=n_best, device=self.options.device)
 
     def _hotwords(self) -> Hotwords | None:
         from sottovoce.formats.document_words import with_vocabulary

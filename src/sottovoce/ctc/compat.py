@@ -25,7 +25,7 @@ from sottovoce.ctc.emissions import Emitted, as_arrays, batch_of, log_softmax
 from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.models import SPECIAL_WORDS, PhraseSpeller
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
-from sottovoce.errors import InputError, MissingExtraError, cause_of
+from sottovoce.errors import InputError, cause_of
 from sottovoce.lm.base import Floats, Ints
 from sottovoce.lm.boosting import ListedPhrase, usable
 from sottovoce.lm.lexicon import Entries, Lexicon
@@ -243,15 +243,9 @@ class BeamSearchDecoderCTC:
     def load_from_hf_hub(
         cls, model_id: str, cache_dir: str | None = None, **kwargs: Any
     ) -> BeamSearchDecoderCTC:
-        """Download a folder from the Hugging Face hub. kwargs: of its `snapshot_download`.
+        """Download a folder from the Hugging Face hub. kwargs: of its `snapshot_download`."""
+        from huggingface_hub import snapshot_download
 
-        Raises:
-            MissingExtraError: without huggingface_hub.
-        """
-        try:
-            from huggingface_hub import snapshot_download
-        except ImportError as error:
-            raise MissingExtraError("huggingface_hub", "transformers", f"the decoder {model_id}") from error
         return cls.load_from_dir(snapshot_download(model_id, cache_dir=cache_dir, **kwargs))
 
     def _make(

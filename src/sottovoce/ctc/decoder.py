@@ -856,15 +856,4 @@ class CtcDecoder(EmissionDecoder):
     def from_config(cls, path: str | Path, *, device: str = "cpu") -> CtcDecoder:
         """Make the decoder of a `decoder.toml`. Raises: as `read_config` and the class."""
         config = read_config(path)
-        return cls(
-            *config.label_list(),
-            lm=config.lm,
-            label_lm=config.label_lm,
-            lexicon=config.lexicon,
-            hotwords=config.hotwords,
-            neural_lm=config.neural_lm,
-            unknown_words=config.unknown_words,
-            fusion=config.fusion,
-            options=config.options,
-            device=device,
-        )
+        return cls(*config.label_list(), **config.arguments, device=device)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -247,6 +247,15 @@ class DecoderConfig:
     """A file, phrases, or phrases and their weights."""
     fusion: CtcFusionOptions = field(default_factory=CtcFusionOptions)
     options: CtcOptions = field(default_factory=CtcOptions)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `CtcDecoder`, without the labels."""
+        return {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in ("labels", "blank")
+        }
 
     def label_list(self) -> LabelList:
         """Read the labels. Raises: OptionError, also without any."""

@@ -259,6 +259,11 @@ def unchecked(chosen: Owner, **values: object) -> Owner:
     return copied
 
 
+def present(values: Mapping[str, object]) -> dict[str, Any]:
+    """Return the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def from_values(owner: type[T], values: Mapping[str, object], **others: object) -> T:
     """Build a dataclass of options from values by key; None leaves the default.
 
