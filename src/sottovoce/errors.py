@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SottovoceError(Exception):
     """Base of all errors of this library."""
@@ -49,6 +52,15 @@ class MissingExtraError(SottovoceError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         self.purpose = purpose
         super().__init__(f"{purpose} needs the package '{package}': pip install {_with_extra(extra)}")
+
+
+@contextmanager
+def needs(package: str, extra: str, purpose: str) -> Iterator[None]:
+    """Import what an extra installs. Raises: MissingExtraError."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(package, extra, purpose) from error
 
 
 def _with_extra(extra: str) -> str:

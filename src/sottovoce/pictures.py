@@ -30,7 +30,7 @@ from sottovoce.audio.mel import (
 )
 from sottovoce.audio.vad import SpeechFinder, SpeechWindows, load_silero
 from sottovoce.decoding.alignment import WindowText, attention_of
-from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.errors import OptionError, needs
 from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.evaluation.scores import FoundSwitch
 from sottovoce.formats.document import VERY_LOW_CONFIDENCE, has_low_confidence
@@ -393,10 +393,8 @@ DRAWERS: dict[str, Callable[[Axes, FigureData], None]] = {
 
 
 def require_plots(what: str = "the picture of the language timeline") -> None:
-    try:
+    with needs("matplotlib", "plot", what):
         import matplotlib as mpl
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot", what) from error
     assert mpl
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
-from sottovoce.errors import ManifestError, MissingExtraError, OptionError, SottovoceError
+from sottovoce.errors import ManifestError, OptionError, SottovoceError, needs
 from sottovoce.evaluation.manifest import read_manifest
 from sottovoce.formats.document import Json, document, json_text
 from sottovoce.formats.output import label_of, open_output, writable_folder
@@ -320,11 +320,9 @@ ResultTable: TypeAlias = JsonLinesTable | ParquetTable
 
 
 def _pyarrow() -> tuple[ModuleType, ModuleType]:
-    try:
+    with needs("pyarrow", "parquet", "Parquet"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError("pyarrow", "parquet", "Parquet") from None
     return pa, pq
 
 
@@ -410,10 +408,8 @@ def watched_recordings(folder: str | Path, *, settle_s: float = 5.0) -> Iterator
     folder = Path(folder)
     if not folder.is_dir():
         raise OptionError(f"watch '{folder}': expected a folder")
-    try:
+    with needs("watchfiles", "watch", "watching a folder"):
         from watchfiles import watch
-    except ImportError as error:
-        raise MissingExtraError("watchfiles", "watch", "watching a folder") from error
     return _watched(folder, settle_s, watch(folder, rust_timeout=round(1000 * LOOK_S), yield_on_timeout=True))
 
 

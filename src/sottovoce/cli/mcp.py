@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import click
 
 from sottovoce.cli.options import MODEL, ModelOptions, SectionedCommand, open_model
-from sottovoce.errors import MissingExtraError, OptionError, SottovoceError
+from sottovoce.errors import OptionError, SottovoceError, needs
 from sottovoce.options.schema import from_values
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ def mcp(**given: object) -> None:
 
 def make_server(tools: Tools) -> MCPServer:
     """Raises: MissingExtraError."""
-    try:
+    with needs("mcp>=2", "mcp", "serving assistants"):
         from mcp.server import MCPServer
-    except ImportError as error:
-        raise MissingExtraError("mcp>=2", "mcp", "serving assistants") from error
     server = MCPServer("sottovoce", instructions="Speech to text on this machine; nothing leaves it.")
     for tool in (tools.transcribe, tools.find, tools.listen):
         server.tool()(_with_causes(tool))

@@ -21,7 +21,7 @@ from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.emissions import as_arrays, checked, likely_blank, log_softmax
 from sottovoce.ctc.labels import PIECE_START, LabelList, labels_of, with_space
 from sottovoce.ctc.search import PrefixState
-from sottovoce.errors import CheckpointError, InputError, MissingExtraError, OptionError, cause_of
+from sottovoce.errors import CheckpointError, InputError, OptionError, cause_of, needs
 from sottovoce.lm.base import Floats
 from sottovoce.models.sources import ONNX_ASR
 from sottovoce.text.files import from_plain, read_toml
@@ -354,10 +354,8 @@ class OnnxDescription(msgspec.Struct, forbid_unknown_fields=True):
 
 def _onnx_network(path: Path) -> AcousticModel:
     about = from_plain(OnnxDescription, read_toml(path, "a description of an ONNX network"), str(path))
-    try:
+    with needs("onnxruntime", "onnx", str(path)):
         import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError("onnxruntime", "onnx", str(path)) from error
     file = path.parent / about.model
     try:
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
@@ -431,11 +429,9 @@ def _zeros(node: Any) -> Floats:
 
 def _onnx_asr_network(name: str) -> AcousticModel:
     """Load a network of onnx-asr by its name, or from a folder whose config.json has its `model_type`."""
-    try:
+    with needs("onnx_asr", "onnx", f"the network {name}"):
         import onnx_asr
         from onnx_asr.asr import _AsrWithCtcDecoding
-    except ImportError as error:
-        raise MissingExtraError("onnx_asr", "onnx", f"the network {name}") from error
     folder = Path(name).expanduser()
     given = (None, folder) if folder.is_dir() else (name, None)
     try:
@@ -464,11 +460,9 @@ def _onnx_asr_network(name: str) -> AcousticModel:
 
 
 def _transformers_network(name: str) -> AcousticModel:
-    try:
+    with needs("transformers", "transformers", f"the network {name}"):
         import torch
         from transformers import AutoModelForCTC, AutoProcessor
-    except ImportError as error:
-        raise MissingExtraError("transformers", "transformers", f"the network {name}") from error
     try:
         network = AutoModelForCTC.from_pretrained(name).eval()
         processor = AutoProcessor.from_pretrained(name)  # type: ignore[no-untyped-call]

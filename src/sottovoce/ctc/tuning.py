@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.errors import OptionError, needs
 
 Counts = npt.NDArray[np.int64]
 Weights = Mapping[str, float]
@@ -146,10 +146,8 @@ def _search(
     n_tries: int,
     seed: int,
 ) -> dict[str, float]:
-    try:
+    with needs("cmaes", "tune", "tuning"):
         from cmaes import CMA
-    except ImportError as error:
-        raise MissingExtraError("cmaes", "tune", "tuning") from error
     shares = [each.share_of(start[name]) for name, each in ranges.items()]
     shares += [0.5] * (len(shares) == 1)  # CMA wants two dimensions; the second one moves nothing
     limits = np.array([[0.0, 1.0]] * len(shares))

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.errors import InputError, MissingExtraError, OptionError
+from sottovoce.errors import InputError, OptionError, needs
 from sottovoce.evaluation.manifest import LabelledSpan
 from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.text.normalize import Normalization, composed, normalizer_for
@@ -213,10 +213,8 @@ def count_edits(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCou
     """
     if not reference or not hypothesis:  # jiwer before 4 refuses an empty reference
         return ErrorCounts(deletions=len(reference), insertions=len(hypothesis))
-    try:
+    with needs("jiwer", "eval", "scoring"):
         import jiwer
-    except ImportError as error:
-        raise MissingExtraError("jiwer", "eval", "scoring") from error
     names = {unit: str(i) for i, unit in enumerate(dict.fromkeys([*reference, *hypothesis]))}
     edits = jiwer.process_words(
         " ".join([names[unit] for unit in reference]), " ".join([names[unit] for unit in hypothesis])

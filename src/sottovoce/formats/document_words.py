@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sottovoce.errors import LanguageModelError, MissingExtraError, cause_of
+from sottovoce.errors import LanguageModelError, cause_of, needs
 from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.text.files import read_text
 from sottovoce.text.normalize import composed
@@ -88,11 +88,9 @@ def document_text(path: str | Path) -> str:
 
 
 def _pdf_text(path: Path) -> str:
-    try:
+    with needs("pypdf", "documents", f"the document {path}"):
         from pypdf import PdfReader
         from pypdf.errors import PyPdfError
-    except ImportError as error:
-        raise MissingExtraError("pypdf", "documents", f"the document {path}") from error
     try:
         pages = [page.extract_text() for page in PdfReader(path).pages]
     except PyPdfError as error:
@@ -101,11 +99,9 @@ def _pdf_text(path: Path) -> str:
 
 
 def _docx_text(path: Path) -> str:
-    try:
+    with needs("python-docx", "documents", f"the document {path}"):
         import docx
         from docx.opc.exceptions import PackageNotFoundError
-    except ImportError as error:
-        raise MissingExtraError("python-docx", "documents", f"the document {path}") from error
     try:
         document = docx.Document(str(path))
     except PackageNotFoundError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
+from sottovoce.errors import LanguageModelError, OptionError, needs
 from sottovoce.lm.base import Floats, Ints
 from sottovoce.text.files import read_text
 from sottovoce.text.normalize import composed
@@ -210,11 +210,9 @@ class _Tokens:
 
 
 def _matcher(grammar: Grammar, token_bytes: Sequence[bytes], encode: Callable[[str], list[int]]) -> LLMatcher:
-    try:
+    with needs("llguidance", "grammar", "a grammar"):
         from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
         from llguidance.gbnf_to_lark import gbnf_to_lark
-    except ImportError:
-        raise MissingExtraError("llguidance", "grammar", "a grammar") from None
     try:
         lark = gbnf_to_lark(grammar.whisper_text)
     except Exception as error:  # its errors have no common base but this

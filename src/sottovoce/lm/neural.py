@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
+from sottovoce.errors import LanguageModelError, OptionError, needs
 from sottovoce.lm.base import Bools
 from sottovoce.lm.rescoring import History
 from sottovoce.models.devices import Device, NumberFormat, choose_number_format
@@ -328,10 +328,8 @@ class CausalWordModel:
             MissingExtraError: without transformers, or peft for an adapter.
             LanguageModelError, OptionError: as the class.
         """
-        try:
+        with needs("transformers", "neural-lm", f"the language model {name}"):
             from transformers import AutoModelForCausalLM, AutoTokenizer
-        except ImportError as error:
-            raise MissingExtraError("transformers", "neural-lm", f"the language model {name}") from error
         try:
             adapter = Path(name) / "adapter_config.json"
             base = (
@@ -395,10 +393,8 @@ def _numbers(dtype: str, device: torch.device) -> NumberFormat:
 
 
 def _adapted(model: PreTrainedModel, folder: str) -> PreTrainedModel:
-    try:
+    with needs("peft", "neural-lm", f"the adapter {folder}"):
         from peft import PeftModel
-    except ImportError as error:
-        raise MissingExtraError("peft", "neural-lm", f"the adapter {folder}") from error
     merged: PreTrainedModel = PeftModel.from_pretrained(model, folder).merge_and_unload()
     return merged
 

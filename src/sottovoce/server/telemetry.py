@@ -23,7 +23,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from sottovoce.errors import MissingExtraError
+from sottovoce.errors import needs
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -125,13 +125,11 @@ class Tracing:
 
 def make_provider() -> TracerProvider:
     """Make OpenTelemetry's provider for OTLP over HTTP. Raises: MissingExtraError."""
-    try:
+    with needs("opentelemetry", "trace", "--traces"):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError as error:
-        raise MissingExtraError("opentelemetry", "trace", "--traces") from error
     resource = Resource({"service.name": NAME}).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

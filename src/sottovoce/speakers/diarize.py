@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.io import Recording, Span, load_audio
-from sottovoce.errors import AudioError, MissingExtraError, ModelNotFoundError, OptionError
+from sottovoce.errors import AudioError, ModelNotFoundError, OptionError, needs
 from sottovoce.models.devices import require_torch
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions
 from sottovoce.speakers.labels import letter, name_turns
@@ -412,12 +412,8 @@ class PyannoteDiarizer:
 
 
 def load_pipeline(name: str) -> Pipeline:
-    try:
+    with needs("pyannote.audio", "pyannote", "telling speakers apart with pyannote"):
         audio = importlib.import_module("pyannote.audio")
-    except ImportError as error:
-        raise MissingExtraError(
-            "pyannote.audio", "pyannote", "telling speakers apart with pyannote"
-        ) from error
     try:
         loaded = audio.Pipeline.from_pretrained(name)
     except Exception as error:  # of the hub, the file or the network

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import regex
 
-from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.errors import OptionError, needs
 from sottovoce.text.files import read_text
 from sottovoce.text.languages import UNSPACED_LETTERS
 from sottovoce.types import Segment, Word
@@ -159,10 +159,8 @@ class ChineseScript(TextFilter):
 
 @cache
 def _converter(script: Script) -> OpenCC:
-    try:
+    with needs("opencc", "chinese", "a Chinese script"):
         from opencc import OpenCC
-    except ImportError as error:
-        raise MissingExtraError("opencc", "chinese", "a Chinese script") from error
     return OpenCC("t2s" if script == "simplified" else "s2t")
 
 
@@ -207,10 +205,8 @@ def _tokens(text: str) -> list[_Token]:
 
 def _numbers(tokens: Sequence[_Token], language: str) -> list[Rewrite]:
     """Find numbers between tokens."""
-    try:
+    with needs("text2num", "numerals", "numbers as digits"):
         from text_to_num import find_numbers
-    except ImportError as error:
-        raise MissingExtraError("text2num", "numerals", "numbers as digits") from error
     return [Rewrite(each.start, each.end, each.text) for each in find_numbers(tokens, language, 0.0)]
 
 

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import regex
 
-from sottovoce.errors import MissingExtraError, OptionError
+from sottovoce.errors import OptionError, needs
 from sottovoce.text.languages import UNSPACED_LETTERS, find_language
 
 MOST_FORMS = 8
@@ -217,9 +217,7 @@ def _levelled(text: str, i: int) -> str:
 
 @cache
 def _whisper(kind: Literal["English", "Basic"]) -> Normalizer:
-    try:
+    with needs("whisper-normalizer", "eval", "scoring with Whisper's normaliser"):
         module = import_module(f"whisper_normalizer.{kind.lower()}")
-    except ImportError as error:
-        raise MissingExtraError("whisper-normalizer", "eval", "scoring with Whisper's normaliser") from error
     normalizer: Normalizer = getattr(module, f"{kind}TextNormalizer")()
     return lambda text: join_spaces(normalizer(text))
