@@ -93,6 +93,22 @@ def cause_of(error: BaseException) -> str:
     return str(reason).strip().split("\n")[0] or type(error).__name__
 
 
+@contextmanager
+def expecting(
+    name: object,
+    expected: str,
+    error: type[InputError] = OptionError,
+    causes: tuple[type[Exception], ...] = (ValueError,),
+) -> Iterator[None]:
+    """Raise what the block raises of the causes, but for errors of this library, as `error`."""
+    try:
+        yield
+    except SottovoceError:
+        raise
+    except causes as cause:
+        raise error(f"{name}: expected {expected}, got {cause_of(cause)}") from cause
+
+
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +20,7 @@ from sottovoce.ctc.decoder import EmissionDecoder
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
 from sottovoce.ctc.search import PrefixScorer
-from sottovoce.errors import LanguageModelError, OptionError
+from sottovoce.errors import LanguageModelError, MissingExtraError, OptionError
 from sottovoce.lm.lexicon import Lexicon
 from sottovoce.lm.neural import CausalWordModel
 from sottovoce.lm.rescoring import History, HistoryWord, NeuralRescorer, WordHistory
@@ -187,6 +189,17 @@ def test_a_lora_adapter_is_merged_into_its_model(
     ours = sentence(CausalWordModel.load(str(tmp_path / "adapter"), dtype="float32"), ("ab", "b"))
     assert ours == pytest.approx(plain_score(adapted, ("ab", "b")), abs=1e-3)
     assert abs(ours - plain) > 0.01
+
+
+def test_an_adapter_without_its_package_names_the_extra(
+    network: PreTrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    network.save_pretrained(tmp_path / "base")
+    adapter = tmp_path / "adapter_config.json"
+    adapter.write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "base")}))
+    with pytest.raises(MissingExtraError, match=r"the adapter .* needs the package 'peft'"):
+        CausalWordModel.load(str(tmp_path), dtype="float32")
 
 
 @pytest.mark.parametrize(

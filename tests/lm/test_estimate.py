@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from sottovoce.errors import LanguageModelError, OptionError
-from sottovoce.lm.arpa import FALLBACK, SPECIAL, NgramTable, count_text, estimate, read_counts
+from sottovoce.lm.arpa import (
+    FALLBACK,
+    SPECIAL,
+    NgramTable,
+    count_text,
+    estimate,
+    numbered_lines,
+    read_counts,
+)
 
 Ngram = tuple[str, ...]
 
@@ -230,3 +238,12 @@ def test_no_counts_or_too_short_ones_are_refused(tmp_path: Path) -> None:
     path.write_text("a b\t1\n")
     with pytest.raises(OptionError, match="at most the 2 words of the longest n-grams, got 3"):
         read_counts([path], 3)
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "text.gz"
+    content = bytearray(gzip.compress(b"a b c\n" * 1000))
+    content[12:20] = b"\xff" * 8
+    path.write_bytes(content)
+    with pytest.raises(LanguageModelError, match=r"text\.gz: expected a text, got "):
+        list(numbered_lines([path]))

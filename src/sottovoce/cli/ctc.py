@@ -32,7 +32,7 @@ from sottovoce.ctc.options import (
     read_priors,
     write_config,
 )
-from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, cause_of
+from sottovoce.errors import InputError, ManifestError, OptionError, SottovoceError, expecting
 from sottovoce.options.schema import Option, Values, changed, from_values, options_of, present
 from sottovoce.text.files import read_lines
 from sottovoce.types import Hypothesis, Word
@@ -286,7 +286,8 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
     import numpy as np
 
     expected = "emissions as .npy" + ("" if str(path) == "-" else ", .npz or .csv")
-    try:
+    # NumPy raises errors of ten kinds for damaged files.
+    with expecting(path, expected, InputError, (Exception,)):
         if str(path) == "-" or path.suffix == ".npy":
             with io.BytesIO(sys.stdin.buffer.read()) if str(path) == "-" else path.open("rb") as file:
                 values = np.lib.format.read_array(file)  # type: ignore[no-untyped-call]
@@ -307,10 +308,6 @@ def read_emissions(path: Path) -> Iterator[EmissionSource]:
 
             hint = "; a recording needs --model" if is_recording(Path(path.name)) else ""
             raise ValueError(f"a file that ends in {path.suffix!r}{hint}")
-    except InputError:
-        raise
-    except Exception as error:  # NumPy raises errors of ten kinds for damaged files
-        raise InputError(f"{path}: expected {expected}, got {cause_of(error)}") from error
 
 
 def _utterances(name: str, values: Floats) -> Iterator[EmissionSource]:
@@ -649,14 +646,13 @@ def listed(manifest: Path) -> list[TuningRow]:
     for number, line in enumerate(read_lines(manifest, "JSON lines", ManifestError), 1):
         if not line.strip():
             continue
-        try:
+        causes = (ValueError, KeyError, AttributeError)
+        with expecting(
+            f"{manifest}, line {number}", "JSON with 'emissions' and 'text'", ManifestError, causes
+        ):
             row = json.loads(line)
             path = manifest.parent / str(row.get("emissions") or row["file"])
             rows.append(TuningRow(path, str(row["text"]), str(row.get("speaker") or f"line {number}")))
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ManifestError(
-                f"{manifest}, line {number}: expected JSON with 'emissions' and 'text', got {error}"
-            ) from error
     if not rows:
         raise ManifestError(f"{manifest}: expected at least one utterance, got none")
     return rows

@@ -25,7 +25,7 @@ from sottovoce.ctc.emissions import Emitted, as_arrays, batch_of, log_softmax
 from sottovoce.ctc.labels import PIECE_START, Labels
 from sottovoce.ctc.models import SPECIAL_WORDS, PhraseSpeller
 from sottovoce.ctc.options import CtcFusionOptions, CtcOptions
-from sottovoce.errors import InputError, cause_of
+from sottovoce.errors import InputError, expecting
 from sottovoce.lm.base import Floats, Ints
 from sottovoce.lm.boosting import ListedPhrase, usable
 from sottovoce.lm.lexicon import Entries, Lexicon
@@ -384,10 +384,8 @@ def _merged(
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
+    with expecting(path, "JSON", InputError):
         values: dict[str, Any] = json.loads(read_text(path, "JSON"))
-    except ValueError as error:
-        raise InputError(f"{path}: expected JSON, got {cause_of(error)}") from error
     return values
 
 

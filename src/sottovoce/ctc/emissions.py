@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sottovoce.ctc.labels import Labels
 from sottovoce.ctc.options import CtcOptions
-from sottovoce.errors import InputError, OptionError
+from sottovoce.errors import InputError, OptionError, expecting
 from sottovoce.kernels import load_kernels
 from sottovoce.lm.base import Floats, Ints, Records
 from sottovoce.threads import n_threads
@@ -144,10 +144,9 @@ def as_arrays(emissions: Emitted, lengths: Lengths | None) -> tuple[Records, Rec
     Raises:
         InputError: no numbers, or ragged rows.
     """
-    try:
+    causes = (TypeError, ValueError, RuntimeError, BufferError)
+    with expecting("emissions", "numbers (B, T, V)", InputError, causes):
         return _array(emissions), None if lengths is None else _array(lengths)
-    except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise InputError(f"emissions: expected numbers (B, T, V), got {error}") from error
 
 
 def _array(values: Any) -> Records:

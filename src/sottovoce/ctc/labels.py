@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
 
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import OptionError, expecting
 from sottovoce.text.files import decode_text, read_lines, read_text
 from sottovoce.text.languages import UNSPACED_LETTERS
 
@@ -273,12 +273,9 @@ def labels_of(source: LabelSource) -> LabelList:
         OptionError: the file cannot be read, its ids have gaps, or its labels are not those of `Labels`.
     """
     if isinstance(source, Path | str):
-        try:
+        damage = (OSError, KeyError, TypeError, ValueError, RecursionError, tarfile.TarError)
+        with expecting(source, _FORMATS, causes=damage):
             listed = _of_path(Path(source))
-        except (KeyError, TypeError, ValueError, RecursionError, tarfile.TarError) as error:
-            if isinstance(error, OptionError):
-                raise
-            raise OptionError(f"{source}: expected {_FORMATS}, got {cause_of(error)}") from error
         try:
             Labels.of(listed.names, listed.blank or 0)
         except OptionError as error:
@@ -377,17 +374,14 @@ def _of_folder(folder: Path) -> LabelList:
 
 
 def _of_nemo(path: Path) -> LabelList:
-    try:
-        with tarfile.open(path) as archive:
-            members = {Path(each.name).name: each for each in archive.getmembers() if each.isfile()}
-            texts = {
-                name: decode_text(file.read())
-                for name, member in members.items()
-                if name.endswith(("model_config.yaml", "tokenizer.vocab", "vocab.txt"))
-                and (file := archive.extractfile(member)) is not None
-            }
-    except OSError as error:
-        raise OptionError(f"{path}: expected {_FORMATS}, got {cause_of(error)}") from error
+    with tarfile.open(path) as archive:
+        members = {Path(each.name).name: each for each in archive.getmembers() if each.isfile()}
+        texts = {
+            name: decode_text(file.read())
+            for name, member in members.items()
+            if name.endswith(("model_config.yaml", "tokenizer.vocab", "vocab.txt"))
+            and (file := archive.extractfile(member)) is not None
+        }
     config = texts.pop("model_config.yaml", None)
     if config is None:
         raise ValueError("an archive without model_config.yaml")
@@ -405,10 +399,8 @@ def _of_nemo(path: Path) -> LabelList:
 def _of_nemo_config(text: str, name: str) -> LabelList:
     import yaml
 
-    try:
+    with expecting(name, "YAML", causes=(yaml.YAMLError,)):
         config = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise OptionError(f"{name}: expected YAML, got {cause_of(error)}") from error
     for keys in (("decoder", "vocabulary"), ("aux_ctc", "decoder", "vocabulary"), ("labels",)):
         value = config
         for key in keys:

@@ -21,7 +21,7 @@ from sottovoce.ctc.decoder import CtcDecoder
 from sottovoce.ctc.emissions import as_arrays, checked, likely_blank, log_softmax
 from sottovoce.ctc.labels import PIECE_START, LabelList, labels_of, with_space
 from sottovoce.ctc.search import PrefixState
-from sottovoce.errors import CheckpointError, InputError, OptionError, cause_of, needs
+from sottovoce.errors import CheckpointError, InputError, OptionError, expecting, needs
 from sottovoce.lm.base import Floats
 from sottovoce.models.sources import ONNX_ASR
 from sottovoce.text.files import from_plain, read_toml
@@ -357,10 +357,8 @@ def _onnx_network(path: Path) -> AcousticModel:
     with needs("onnxruntime", "onnx", str(path)):
         import onnxruntime
     file = path.parent / about.model
-    try:
+    with expecting(file, "an ONNX network", CheckpointError, (Exception,)):  # they have no common base
         session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no common base
-        raise CheckpointError(f"{file}: expected an ONNX network, got {cause_of(error)}") from error
     if (about.chunk_ms is None) != (not about.states):
         raise OptionError(f"{path}: expected both states and chunk_ms, or neither, got one of them")
     inputs = {each.name: each for each in session.get_inputs()}
@@ -434,10 +432,8 @@ def _onnx_asr_network(name: str) -> AcousticModel:
         from onnx_asr.asr import _AsrWithCtcDecoding
     folder = Path(name).expanduser()
     given = (None, folder) if folder.is_dir() else (name, None)
-    try:
+    with expecting(name, "a network of onnx-asr", CheckpointError, (Exception,)):
         adapter = onnx_asr.load_model(*given, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no common base
-        raise CheckpointError(f"{name}: expected a network of onnx-asr, got {cause_of(error)}") from error
     asr: Any = adapter.asr
     resampler: Any = adapter.resampler  # typed for some rates
     if not isinstance(asr, _AsrWithCtcDecoding):

@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from sottovoce.ctc.labels import LabelList, labels_of
-from sottovoce.errors import OptionError, cause_of
+from sottovoce.errors import OptionError, expecting
 from sottovoce.options.schema import Option, check_options
 from sottovoce.text.files import read_text, read_toml, whole_file, writing
 
@@ -267,11 +267,8 @@ class DecoderConfig:
 
 def read_priors(path: Path) -> tuple[float, ...]:
     """Read label priors (V,), one number a line. Raises: OptionError."""
-    text = read_text(path, "one number a label")
-    try:
-        return tuple(float(line) for line in text.split())
-    except ValueError as error:
-        raise OptionError(f"{path}: expected one number a label, got {cause_of(error)}") from error
+    with expecting(path, "one number a label"):
+        return tuple(float(line) for line in read_text(path, "one number a label").split())
 
 
 def read_config(path: str | Path) -> DecoderConfig:

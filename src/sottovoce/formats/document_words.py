@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sottovoce.errors import LanguageModelError, cause_of, needs
+from sottovoce.errors import LanguageModelError, expecting, needs
 from sottovoce.lm.boosting import Hotwords, listed_phrases
 from sottovoce.text.files import read_text
 from sottovoce.text.normalize import composed
@@ -20,6 +20,8 @@ MOST_WORDS, LEAST_COUNT, LEAST_LETTERS = 200, 2, 3
 _WORD = re.compile(r"\w+(?:[-'’]\w+)*")
 _ADDRESS = re.compile(r"\w+://\S+|\S+@\S+|```.*?```|`[^`\n]+`", re.DOTALL)
 _POSSESSIVE = re.compile(r"['’]s$")
+DOCUMENT = "a document (PDF, DOCX or text)"
+DAMAGE = (OSError, ValueError, KeyError)
 
 
 def vocabulary_from(
@@ -75,26 +77,19 @@ def rare_words(texts: Iterable[str], tokenizer: Tokenizer, *, most: int = MOST_W
 def document_text(path: str | Path) -> str:
     """Read the text of a document by its extension: .pdf, .docx, else text. Raises: as `vocabulary_from`."""
     path = Path(path)
-    try:
-        if path.suffix.lower() == ".pdf":
-            return _pdf_text(path)
-        if path.suffix.lower() == ".docx":
-            return _docx_text(path)
-    except (OSError, ValueError, KeyError) as error:
-        raise LanguageModelError(
-            f"{path}: expected a document (PDF, DOCX or text), got {cause_of(error)}"
-        ) from error
-    return read_text(path, "a document (PDF, DOCX or text)", LanguageModelError)
+    if path.suffix.lower() == ".pdf":
+        return _pdf_text(path)
+    if path.suffix.lower() == ".docx":
+        return _docx_text(path)
+    return read_text(path, DOCUMENT, LanguageModelError)
 
 
 def _pdf_text(path: Path) -> str:
     with needs("pypdf", "documents", f"the document {path}"):
         from pypdf import PdfReader
         from pypdf.errors import PyPdfError
-    try:
+    with expecting(path, DOCUMENT, LanguageModelError, (*DAMAGE, PyPdfError)):
         pages = [page.extract_text() for page in PdfReader(path).pages]
-    except PyPdfError as error:
-        raise ValueError(cause_of(error)) from error
     return re.sub(r"(?<=\w)-\n(?=\w)", "", "\n".join(pages))
 
 
@@ -102,12 +97,10 @@ def _docx_text(path: Path) -> str:
     with needs("python-docx", "documents", f"the document {path}"):
         import docx
         from docx.opc.exceptions import PackageNotFoundError
-    try:
+    with expecting(path, DOCUMENT, LanguageModelError, (*DAMAGE, PackageNotFoundError)):
         document = docx.Document(str(path))
-    except PackageNotFoundError as error:
-        raise ValueError(cause_of(error)) from error
-    cells = (cell.text for table in document.tables for row in table.rows for cell in row.cells)
-    return "\n".join([*(paragraph.text for paragraph in document.paragraphs), *cells])
+        cells = (cell.text for table in document.tables for row in table.rows for cell in row.cells)
+        return "\n".join([*(paragraph.text for paragraph in document.paragraphs), *cells])
 
 
 def _is_word(word: str) -> bool:

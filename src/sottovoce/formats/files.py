@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.errors import MissingExtraError, OptionError, cause_of
+from sottovoce.errors import MissingExtraError, OptionError, cause_of, expecting
 from sottovoce.formats.document import JsonFullWriter, JsonWriter, transcript_of_json
 from sottovoce.formats.output import Writer, label_of, open_output, write_document, write_transcript
 from sottovoce.formats.pages import DocxWriter, HtmlWriter, MarkdownWriter
@@ -202,10 +202,8 @@ def load_text(path: str | Path) -> str | Transcript:
 
 
 def parse_text(data: bytes, name: str) -> str | Transcript:
-    try:
+    with expecting(name, "a text"):
         text = decode_text(data)
-    except ValueError as error:
-        raise OptionError(f"{name}: expected a text, got {error}") from error
     return _text_or_transcript(text, name)
 
 

@@ -20,6 +20,7 @@ import tempfile
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar, cast
@@ -27,7 +28,7 @@ from typing import IO, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.errors import LanguageModelError, OptionError, cause_of
+from sottovoce.errors import LanguageModelError, OptionError, expecting
 from sottovoce.lm.base import Floats, Ints
 from sottovoce.text.files import text_lines, whole_file
 
@@ -98,13 +99,19 @@ def read_arpa(path: Path, folder: Path | None = None, report: Report = ignore) -
     Raises:
         LanguageModelError: the file is unreadable, or faulty.
     """
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file:
-            return _ArpaReader(path, text_lines(cast(IO[bytes], file)), folder, report).read()
-    except LanguageModelError:
-        raise
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise LanguageModelError(f"{path}: expected an ARPA file, got {cause_of(error)}") from error
+    with _text_of(path, "an ARPA file") as lines:
+        return _ArpaReader(path, lines, folder, report).read()
+
+
+@contextmanager
+def _text_of(path: Path, expected: str) -> Iterator[Iterator[str]]:
+    """Open a text, gzipped if its name ends in .gz. Raises: LanguageModelError, also when lines are read."""
+    causes = (OSError, EOFError, ValueError, zlib.error)
+    with (
+        expecting(path, expected, LanguageModelError, causes),
+        gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file,
+    ):
+        yield text_lines(cast(IO[bytes], file))
 
 
 class _ArpaReader:
@@ -429,12 +436,9 @@ def _grouped(rows: SmallInts, counts: Ints, combine: np.ufunc) -> tuple[SmallInt
 def numbered_lines(paths: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
     """Yield the file, number and text of lines. Raises: LanguageModelError: a file cannot be read."""
     for path in paths:
-        try:
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb", buffering=0) as file:
-                for number, line in enumerate(text_lines(cast(IO[bytes], file)), start=1):
-                    yield path, number, line
-        except (OSError, EOFError, ValueError) as error:
-            raise LanguageModelError(f"{path}: expected a text, got {cause_of(error)}") from error
+        with _text_of(path, "a text") as lines:
+            for number, line in enumerate(lines, start=1):
+                yield path, number, line
 
 
 def estimate(

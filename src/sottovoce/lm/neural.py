@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sottovoce.errors import LanguageModelError, OptionError, needs
+from sottovoce.errors import LanguageModelError, OptionError, expecting, needs
 from sottovoce.lm.base import Bools
 from sottovoce.lm.rescoring import History
 from sottovoce.models.devices import Device, NumberFormat, choose_number_format
@@ -330,7 +330,8 @@ class CausalWordModel:
         """
         with needs("transformers", "neural-lm", f"the language model {name}"):
             from transformers import AutoModelForCausalLM, AutoTokenizer
-        try:
+        causes = (OSError, ValueError, ImportError, KeyError)
+        with expecting(name, "a causal language model", LanguageModelError, causes):
             adapter = Path(name) / "adapter_config.json"
             base = (
                 str(json.loads(adapter.read_text())["base_model_name_or_path"]) if adapter.is_file() else name
@@ -342,10 +343,6 @@ class CausalWordModel:
             if adapter.is_file():
                 model = _adapted(model, name)
             tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
-        except (OSError, ValueError, ImportError, KeyError) as error:
-            raise LanguageModelError(
-                f"{name}: expected a causal language model, got {str(error).splitlines()[0]}"
-            ) from error
         return cls(model, tokenizer, device=device, dtype=dtype, cache_mb=cache_mb)
 
     def __reduce__(self) -> NoReturn:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from sottovoce.errors import CheckpointError, LanguageModelError, OptionError, cause_of
+from sottovoce.errors import CheckpointError, LanguageModelError, OptionError, cause_of, expecting
 from sottovoce.kernels import load_kernels
 from sottovoce.lm.arpa import Ngrams, NgramTable, Report, SmallInts, blocks, ignore, read_arpa, scratch
 from sottovoce.lm.base import Automaton, Bools, Floats, Ints, Records, WordModel, followed
@@ -381,11 +381,8 @@ def read_ngrams(path: Path, folder: Path | None = None, report: Report = ignore)
 
 
 def _kind(path: Path) -> Literal["trie", "kenlm", "arpa"]:
-    try:
-        with path.open("rb") as file:
-            start = file.read(8 + len(_HEADER))
-    except OSError as error:
-        raise LanguageModelError(f"{path}: expected a language model, got {cause_of(error)}") from error
+    with expecting(path, "a language model", LanguageModelError, (OSError,)), path.open("rb") as file:
+        start = file.read(8 + len(_HEADER))
     if start[8:] == _HEADER:
         return "trie"
     return "kenlm" if start.startswith(MAGIC[:32]) else "arpa"
