@@ -210,6 +210,16 @@ def test_text_for_a_file_stays_out_of_the_terminal_with_the_bar(
     assert text.split()[0] not in received
 
 
+def test_log_lines_stand_above_the_bar(clip: Path, tmp_path: Path) -> None:
+    whole = clip.read_bytes()
+    (tmp_path / "cut.flac").write_bytes(whole[: len(whole) // 2])
+    status, received = at_a_terminal("batch", str(tmp_path), str(tmp_path / "table.jsonl"), *FAST)
+    assert (status, "━" in received) == (0, True)
+    before, _, after = received.partition("WARNING")
+    assert before.endswith("\x1b[2K")
+    assert "cut.flac: truncated?" in after
+
+
 def test_errors_are_red_at_a_terminal_unless_colours_are_refused() -> None:
     for words in (("transcribe", "missing.wav"), ("transcribe", "--nosuch")):
         assert at_a_terminal(*words)[1].startswith("\x1b[31merror:\x1b[0m ")

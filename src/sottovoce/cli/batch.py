@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import click
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from sottovoce.cli.invocation import Invocation, invocation_of, one_line
@@ -182,7 +183,8 @@ def _write(
             seconds += duration if isinstance(duration, float | int) else 0.0
             if row["error"] is not None:
                 n_failed += 1
-                console.print(f"[red]error:[/red] {one_line(str(row['error']))}", soft_wrap=True)
+                error = escape(one_line(invocation.line_of(row["error"])))
+                console.print(f"[red]error:[/red] {error}", soft_wrap=True)
             bar.update(task, advance=1, audio=clock(seconds))
     n_done, n_before = len(left) - n_failed, len(items) - len(left)
     summary = f"{n_done} transcribed ({clock(seconds)}), {n_failed} failed, {n_before} there before"

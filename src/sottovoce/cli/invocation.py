@@ -122,6 +122,21 @@ def drops_exceptions(frame: FrameType | None) -> bool:
     return False
 
 
+class LogLines(logging.Handler):
+    """Writes to the standard error of the moment: a progress bar replaces it to write above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr)
+        except Exception:
+            self.handleError(record)
+
+
+class LogFormatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return one_line(super().formatMessage(record))
+
+
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -138,10 +153,12 @@ class Invocation:
 
     def begin(self) -> None:
         warnings.simplefilter("ignore")
-        logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr)
+        handler = LogLines()
+        handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
+        logging.basicConfig(handlers=[handler])
         logging.getLogger().setLevel(logging.WARNING)
 
-    def line_of(self, error: Exception) -> str:
+    def line_of(self, error: object) -> str:
         """Return the message of an error, with flags in place of names such as `input_format`."""
         message = str(error)
         if message.startswith("--"):  # of the command: its names are values
