@@ -59,6 +59,30 @@ def test_a_folder_becomes_a_table_and_later_runs_add_what_is_new_and_what_failed
     assert [row["error"] for row in rows_of(out)] == [None, None, None]
 
 
+def test_subfolders_that_cannot_be_read_are_rows_and_errors(
+    archive: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def refused(path: Path | str) -> Any:
+        if str(path) == str(archive / "more"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    out = archive.parent / "out.jsonl"
+    assert run(["batch", str(archive), str(out), *FAST]) == 1
+    assert [(row["id"], row["error"] is None) for row in rows_of(out)] == [("a.flac", True), ("more", False)]
+    assert f"error: {archive / 'more'}: " in capsys.readouterr().err
+    shutil.copy(archive / "a.flac", archive / "b.flac")
+    texts = archive.parent / "texts"
+    assert run(["transcribe", str(archive), "-o", str(texts), *FAST]) == 1
+    assert sorted(path.name for path in texts.iterdir()) == ["a.txt", "b.txt"]
+    said = capsys.readouterr().err
+    assert f"error: {archive / 'more'}: " in said
+    assert "note: 1 of 3 failed (above)" in said
+
+
 def test_speakers_are_told_apart(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Halves:
         def turns(self, recording: Recording) -> list[Turn]:

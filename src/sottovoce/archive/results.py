@@ -61,12 +61,15 @@ def list_recordings(source: str | Path) -> list[Item]:
 
 
 def recordings_in(folder: Path) -> list[Item]:
+    """List the recordings of a folder tree, and the subfolders that cannot be read, which fail as these."""
     items: list[Item] = []
-    for inside, folders, names in os.walk(folder, followlinks=False):
+    unreadable: list[OSError] = []
+    for inside, folders, names in os.walk(folder, onerror=unreadable.append, followlinks=False):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = (Path(inside, name) for name in sorted(names))
         items += [item_of(path, folder) for path in paths if is_recording(Path(path.name))]
-    return items
+    places = (Path(error.filename) for error in unreadable)
+    return items + [item_of(path, folder) for path in places if path != folder]
 
 
 def is_recording(path: Path) -> bool:

@@ -109,7 +109,10 @@ def for_each_file(
 
                     empty_cache()
             progress.end()
-    return exit_code(n_failed + n_refused, len(files) + n_refused + n_skipped)
+    n_failed, n_inputs = n_failed + n_refused, len(files) + n_refused + n_skipped
+    if n_failed and len(files) > 1:  # else the error is the last line anyway
+        progress.note(f"{n_failed} of {n_inputs} failed (above)")
+    return exit_code(n_failed, n_inputs)
 
 
 def exit_code(n_failed: int, n_inputs: int) -> int:
