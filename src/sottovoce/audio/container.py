@@ -767,8 +767,8 @@ class ContainerDecoder(BlockSource):
         damaged, unread = self._n_damaged, self._n_unread_links
         warnings = [
             self._truncation,
-            f"left out {damaged} damaged packets" if damaged else None,
-            f"left out {unread} streams of a chained file that cannot be read" if unread else None,
+            f"damaged packets left out: {damaged}" if damaged else None,
+            f"streams of a chained file that cannot be read, left out: {unread}" if unread else None,
             self._timeline.changes(),
         ]
         return [warning for warning in warnings if warning]
@@ -835,8 +835,9 @@ class ContainerDecoder(BlockSource):
         if self._sought is not None:
             return
         if n_samples == 0:
-            damaged = f", {self._n_damaged} damaged packets" if self._n_damaged else ""
-            raise AudioError(f"{self._name}: expected audio, got no samples ({self.info.codec}{damaged})")
+            damaged = f", damaged packets: {self._n_damaged}" if self._n_damaged else ""
+            got = f"no samples ({self.info.codec}{damaged}){_of_pipe(self._file)}"
+            raise AudioError(f"{self._name}: expected audio, got {got}")
         decoded_s, declared_s = n_samples / SAMPLE_RATE, self.info.duration_s or 0.0
         is_known = self._owns_duration and not self._timeline.is_joined
         if is_known and decoded_s < min(declared_s - 1.0, 0.9 * declared_s):
@@ -847,6 +848,7 @@ def _open_container(file: MediaFile, raw: RawFormat | None, *, is_live: bool) ->
     options, name = dict(_NO_PROTOCOLS), None
     if not is_live and file.read_ahead(HEAD_BYTES) and file.head[8:12] == b"WAVE":
         options |= _LARGE_PACKETS
+    head = file.head
     if raw is not None:
         name = raw.name
         if name not in _FIXED:
@@ -857,13 +859,18 @@ def _open_container(file: MediaFile, raw: RawFormat | None, *, is_live: bool) ->
     except AudioError:
         raise
     except (*_DAMAGE, OSError, EOFError) as error:
-        pipe = "" if file.seekable() else " (from a pipe: some formats, like MP4, must be given as a file)"
-        got = f"{_cause(error)}{pipe}" if file.n_read else "0 bytes"
+        got = f"{_cause(error, head)}{_of_pipe(file)}" if file.n_read else "0 bytes"
         raise AudioError(f"{file.label}: expected an audio or video file, got {got}") from error
 
 
-def _cause(error: BaseException) -> str:
+def _of_pipe(file: MediaFile) -> str:
+    return "" if file.seekable() else " (from a pipe: some formats, like MP4, must be given as a file)"
+
+
+def _cause(error: BaseException, head: bytes = b"") -> str:
     if isinstance(error, av.InvalidDataError):
+        if head[4:8] == b"ftyp":
+            return "MP4 without its index, as where the end is cut off"
         return "data that matches no known format (samples without a header need input_format)"
     if isinstance(error, OSError | av.FFmpegError) and error.strerror:
         return f"'{cause_of(error)}'"
