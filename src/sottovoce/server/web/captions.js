@@ -15,6 +15,7 @@ const TELLS = {
 };
 const STEP = 1.15;
 const CALM_MS = 2500;
+const LEAST_LINE = 1.36; // in em
 
 const $ = (id) => document.getElementById(id);
 const look = lookOf(new URLSearchParams(location.search));
@@ -31,9 +32,22 @@ function dress() {
   set("background", look.background);
   if (look.font) set("font", look.font);
   Object.assign(dataset, { align: look.align, position: look.position, outlined: look.box === "none", background: look.background });
+  set("line", lineHeight());
   $("n-lines").textContent = `${look.lines} ${look.lines === 1 ? "line" : "lines"}`;
   $("fewer").disabled = look.lines === 1;
   $("more").disabled = look.lines === MOST_LINES;
+}
+
+// Height of a line in em, a whole number of pixels: that of the font's letters with the box around them, so that boxes
+// meet and never overlap.
+function lineHeight() {
+  const style = getComputedStyle(document.body);
+  const size = parseFloat(style.fontSize);
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = `${style.fontWeight} ${size}px ${style.fontFamily}`;
+  const { fontBoundingBoxAscent, fontBoundingBoxDescent } = context.measureText("x");
+  const letters = (fontBoundingBoxAscent + fontBoundingBoxDescent) / size;
+  return Math.ceil(Math.max(LEAST_LINE, letters + 2 * style.getPropertyValue("--pad")) * size) / size;
 }
 
 function span(text, language, kind) {
@@ -123,6 +137,7 @@ $("smaller").addEventListener("click", () => resize(-1));
 $("larger").addEventListener("click", () => resize(1));
 $("full").addEventListener("click", full);
 document.addEventListener("dblclick", (event) => event.target.closest("button") || full());
+addEventListener("resize", dress);
 document.addEventListener("pointermove", awake);
 document.addEventListener("focusin", awake);
 document.addEventListener("keydown", (event) => {
