@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from sottovoce.server.apis.captions import MAX_MESSAGE_CHARACTERS, read_publication
-from tests.server.browser_page import ALL, SPOKEN, browser, picture, pytestmark, state
+from tests.server.browser_page import ALL, SETTLED, SPOKEN, browser, picture, pytestmark, state
 from tests.server.conversation import SentencesModel, utterance
 from tests.server.servers import KEY, LOCKED, ServerThread, SlowModel, serving, wait_until
 
@@ -191,6 +192,44 @@ def test_a_reader_needs_no_key() -> None:
         page.click("#toggle")
         view.wait_for_selector("#roll .said")
         reader.wait_for_selector("#now .words")
+
+
+def test_readers_go_on_with_the_same_link_when_the_server_starts_again() -> None:
+    with browser(allowed=("WebSocket", "404", "REFUSED")) as page:
+        reader = page.context.browser.new_context().new_page()
+        with serving(SlowModel()) as server:
+            port = int(server.address.split(":")[1])
+            page.goto(server.url)
+            link = share(page)
+            page.click("#toggle")
+            reader.goto(link)
+            reader.wait_for_selector("#now .words")
+        state(reader, "reconnecting")
+        with serving(SlowModel(), port=port):
+            state(reader, "live")
+            assert reader.url == link
+
+
+def test_boxes_of_lines_meet_within_the_view(fake_server: ServerThread) -> None:
+    """Whatever the height of letters: nothing of a line that has gone is seen, and nothing twice."""
+    with view_of(fake_server, "?lines=3") as (view, page):
+        for width in (1280, 960, 390):
+            view.set_viewport_size({"width": width, "height": 400})
+            tell(page, clear=True, utterances=[utterance(0, SPOKEN[0] * 6)])
+            view.wait_for_selector("#roll p")
+            view.evaluate(SETTLED)
+            box, *boxes = view.evaluate(
+                """() => [document.getElementById("lines"), ...document.querySelectorAll(".line")]
+                    .flatMap((element) => [...element.getClientRects()])
+                    .map(({ left, right, top, bottom }) => [left, right, top, bottom])"""
+            )
+            assert len(boxes) > 3
+            for (*_, bottom), (_, _, top, _) in itertools.pairwise(boxes):
+                assert 0 <= top - bottom < 1
+            assert min(left for left, *_ in boxes) >= box[0]
+            assert max(right for _, right, *_ in boxes) <= box[1]
+            assert abs(boxes[-3][2] - box[2]) < 1
+            assert boxes[-1][3] <= box[3]
 
 
 def test_a_view_has_as_many_lines_as_it_should_and_the_newest(fake_server: ServerThread) -> None:

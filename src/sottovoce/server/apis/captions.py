@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from abc import ABC, abstractmethod
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +36,7 @@ from sottovoce.text.files import from_plain
 
 READ_PREFIX, RESUME_PREFIX = "sottovoce-captions.", "sottovoce-resume."
 """Subprotocols that end with a reader's token, or with the secret of a publisher that reconnects."""
+SECRET = re.compile(r"[\w-]{30}", re.ASCII)
 RESUME_WITHIN_S = 60.0
 MAX_CAPTIONS_CHARACTERS = 16_000_000
 """Of all utterances of a session as JSON: about twenty hours of speech."""
@@ -52,11 +55,13 @@ class Page:
 
 
 class SharedCaptions:
-    """The captions of one session, not thread-safe. token: of its readers. secret: to publish again."""
+    """The captions of one session, not thread-safe. secret: to publish again. token: of its readers, which
+    follows from the secret, so that it is the same in the next process.
+    """
 
-    def __init__(self) -> None:
-        self.token = secrets.token_urlsafe(16)
-        self.secret = secrets.token_urlsafe(16)
+    def __init__(self, secret: str = "") -> None:
+        self.secret = secret or secrets.token_urlsafe(16)
+        self.token = urlsafe_b64encode(_hash(f"readers of {self.secret}")[:16]).decode().rstrip("=")
         self.revision = 0
         self.began_s = time.monotonic()
         self.n_readers = 0
@@ -144,6 +149,8 @@ class CaptionRegistry:
         self._sessions = services.settings.limits.sessions
         self._readers = services.settings.limits.readers
         self._by_token: dict[bytes, SharedCaptions] = {}
+        self._process = secrets.token_urlsafe(6)
+        """The beginning of all secrets of this process."""
         self.n_readers = 0
         gauge = services.metrics.gauge("caption_readers", "Readers of captions that are shared.")
         gauge.set_function(lambda: self.n_readers)
@@ -156,21 +163,37 @@ class CaptionRegistry:
         if self.n_shared >= self._sessions:
             raise too_many_requests(f"{self._sessions} sessions are being shared: try again later")
 
-    def begin(self) -> SharedCaptions:
+    def begin(self, secret: str | None = None) -> SharedCaptions:
         self.check_capacity()
-        shared = SharedCaptions()
-        self._by_token[_token_hash(shared.token)] = shared
+        shared = SharedCaptions(secret or self._process + secrets.token_urlsafe(16))
+        self._by_token[_hash(shared.token)] = shared
         return shared
 
     def resumed(self, secret: str) -> SharedCaptions:
-        """Return the captions of a publisher that reconnects. Raises: ApiError 404."""
+        """Return the captions of a publisher that reconnects; new ones for a publisher of an earlier process,
+        so that its readers' link stays valid. Raises: ApiError 404.
+        """
+        if (shared := self._published_with(secret)) is not None:
+            return shared
+        if not self._is_of_earlier_process(secret):
+            raise _not_found()
+        return self.begin(secret)
+
+    def check_resumable(self, secret: str) -> None:
+        if self._published_with(secret) is None and not self._is_of_earlier_process(secret):
+            raise _not_found()
+
+    def _published_with(self, secret: str) -> SharedCaptions | None:
         for shared in self._by_token.values():
             if hmac.compare_digest(shared.secret.encode(), secret.encode("utf-8", "replace")):
                 return shared
-        raise _not_found()
+        return None
+
+    def _is_of_earlier_process(self, secret: str) -> bool:
+        return SECRET.fullmatch(secret) is not None and not secret.startswith(self._process)
 
     def find(self, token: str) -> SharedCaptions:
-        session = self._by_token.get(_token_hash(token))
+        session = self._by_token.get(_hash(token))
         if session is None:
             raise _not_found()
         return session
@@ -178,7 +201,7 @@ class CaptionRegistry:
     def end(self, shared: SharedCaptions) -> None:
         shared.is_ended = True
         shared.wake()
-        self._by_token.pop(_token_hash(shared.token), None)
+        self._by_token.pop(_hash(shared.token), None)
 
     @contextmanager
     def reading(self, shared: SharedCaptions) -> Iterator[None]:
@@ -200,9 +223,9 @@ class CaptionRegistry:
         shared.wake()
 
 
-def _token_hash(token: str) -> bytes:
+def _hash(secret: str) -> bytes:
     """Return a hash: look-up times reveal nothing about tokens."""
-    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+    return hashlib.sha256(secret.encode("utf-8", "replace")).digest()
 
 
 def _not_found() -> ApiError:
@@ -279,7 +302,7 @@ def captions_of(connection: HTTPConnection) -> CaptionRegistry:
 def check_publisher(connection: HTTPConnection) -> None:
     secret = connection.headers.get("x-captions-resume")
     if secret is not None:
-        captions_of(connection).resumed(secret)
+        captions_of(connection).check_resumable(secret)
     else:
         captions_of(connection).check_capacity()
 
@@ -342,7 +365,7 @@ class Publisher(CaptionSocket):
         except live.ClientDisconnectedError:
             is_over = False
         finally:
-            if shared.publisher == number and (is_over or self.services.draining.is_set()):
+            if shared.publisher == number and is_over and not self.services.draining.is_set():
                 self.registry.end(shared)
         if not is_over:
             await self._wait_resumed(shared, number)

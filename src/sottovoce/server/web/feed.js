@@ -3,6 +3,7 @@
 import { refusal } from "./refusal.js";
 
 const AGAIN_MS = [250, 500, 1000, 2000, 4000, 8000];
+const AWAY_MS = 60000; // within which the speaker comes back after a restart of the server
 const TOKEN = /^[\w-]+$/; // what a socket can carry
 export const CHANNEL = "sottovoce.captions";
 
@@ -14,6 +15,8 @@ export class Feed extends EventTarget {
     this.forget();
     this.state = "connecting";
     this.attempts = 0;
+    this.isReading = false;
+    this.broken = -Infinity; // when the last connection broke that captions came by
     this.token = token;
     if (token) this.connect();
     else this.listen();
@@ -46,6 +49,7 @@ export class Feed extends EventTarget {
       const message = JSON.parse(data);
       if (message.type === "captions") {
         if (isFirst) this.attempts = 0;
+        this.isReading = true;
         this.take({ ...message, clear: message.clear || isFirst });
         isFirst = false;
         this.change(this.spoken);
@@ -58,8 +62,11 @@ export class Feed extends EventTarget {
     socket.onclose = async ({ code }) => {
       if (this.state === "ended") return;
       if (!isOpened) fault = (await refusal("/v1/captions/read", { "x-captions-token": this.token }))?.error;
+      if (this.isReading) this.broken = Date.now();
+      this.isReading = false;
+      const isUnknown = fault?.code === "no_such_captions" && Date.now() - this.broken > AWAY_MS;
       if (code === 1000) this.change("ended");
-      else if (fault?.code === "no_such_captions") this.change(this.utterances.size ? "ended" : "unknown");
+      else if (isUnknown) this.change(this.utterances.size ? "ended" : "unknown");
       else this.again(fault?.code === "rate_limit_exceeded" ? "full" : "lost", fault?.retry_after);
     };
   }
