@@ -549,6 +549,9 @@ def test_captions_that_are_late_say_so_and_what_helps(sentences: ServerThread) -
         late(0.5)
         page.wait_for_selector("#late", state="hidden")
         assert "behind" not in page.inner_text("#latency")
+        wait_until(lambda: page.inner_text("#audio") >= "0:05")
+        sockets[0].send(json.dumps({"type": "status", "received": 0.5, "behind_s": 0.0}))
+        page.wait_for_selector("#late:visible")  # the rest waits on its way, in buffers that nobody sees
 
 
 RETIMED = """async ([words, text]) => {

@@ -127,11 +127,6 @@ export class Connection extends EventTarget {
     }
   }
 
-  // Seconds that wait here for the network.
-  get behind() {
-    return (this.end - this.sent + this.socket.bufferedAmount / 2 / this.sources.length) / RATE;
-  }
-
   get seconds() {
     return this.end / RATE;
   }

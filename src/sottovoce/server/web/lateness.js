@@ -13,7 +13,7 @@ export class Lateness {
 
   take(message, offset, connection) {
     if (message.type === "partial") this.note(message.words, offset, connection);
-    if (message.behind_s !== undefined) this.show(message.behind_s + (connection?.behind ?? 0));
+    if (message.type === "status" && connection) this.show(Math.max(0, connection.seconds - offset - message.received) + message.behind_s);
   }
 
   note(words, offset, connection) {
