@@ -332,6 +332,8 @@ def test_scripts_of_both_directions_and_text_that_is_no_markup(server: ServerThr
         shown(page, events)
         pictures(page, "scripts")
         assert page.inner_text("#log .utterance:nth-child(1) .words") == "<b>Guten</b> Morgen"
+        said = page.locator("#log .said")
+        assert [said.nth(i).get_attribute("dir") for i in range(2)] == ["ltr", "rtl"]
         spans = page.locator("#log .utterance:nth-child(2) .words")
         assert [spans.nth(i).get_attribute("lang") for i in range(2)] == ["ar", "en"]
         assert spans.nth(0).evaluate("(element) => getComputedStyle(element).direction") == "rtl"

@@ -69,6 +69,7 @@ export class Palette extends EventTarget {
     time.textContent = words.length ? clock(words[0].start) : "";
     const said = document.createElement("span");
     said.className = "said";
+    said.dir = direction(words.map(({ word }) => word).join("") || unstable?.text || "");
     for (const run of runs(words)) {
       if (run.isApart) said.append(" "); // outside of both: inside, it would go with the direction of its text
       if (run.isTurn && said.childElementCount) said.append(document.createElement("br"));
@@ -110,7 +111,6 @@ export class Palette extends EventTarget {
     label.title = this.called[speaker] ? `${this.called[speaker]} (speaker ${speaker})` : this.speakerTitle(speaker);
     label.dataset.speaker = speaker;
     label.dataset.first = first;
-    label.dir = "auto";
     label.textContent = this.speakerName(speaker);
     return label;
   }
@@ -145,6 +145,11 @@ export class Palette extends EventTarget {
     span.textContent = text;
     return span;
   }
+}
+
+// The direction of a text, as dir="auto" has it, which does not look into elements with a direction of their own.
+function direction(text) {
+  return /^\P{L}*[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}]/u.test(text) ? "rtl" : "ltr";
 }
 
 // Words of one language and speaker that follow each other.
