@@ -41,8 +41,7 @@ def tensor_array(tensor: Tensor, name: str) -> Array:
     if tensor.device.type != "cpu":
         raise AudioError(f"{name}: expected a tensor on the CPU (use .cpu()), got one on {tensor.device}")
     is_half = tensor.is_floating_point() and tensor.dtype.itemsize < 4  # NumPy has no bfloat16
-    array: Array = (tensor.float() if is_half else tensor).numpy(force=True)
-    return array
+    return (tensor.float() if is_half else tensor).numpy(force=True)
 
 
 LOUDEST = 2.0**7
@@ -461,8 +460,7 @@ class PushedAudio:
 
     def flush(self) -> Samples:
         """Return the last samples (n,)."""
-        samples: Samples = np.zeros(0, np.float32) if self._mixer is None else self._mixer.flush()[0]
-        return samples
+        return np.zeros(0, np.float32) if self._mixer is None else self._mixer.flush()[0]
 
 
 def whole_rate(name: str, sample_rate: float) -> int:

@@ -138,8 +138,7 @@ class SileroModel:
         x = _rectified(x, *tables.layers[1]).reshape(len(windows), -1)
         for weight, bias in tables.layers[2:]:
             x = _rectified(x, weight, bias)
-        gates: Floats = x @ tables.input + tables.input_bias
-        return gates
+        return x @ tables.input + tables.input_bias
 
     def _step(self, gates: Floats, hidden: Floats, cell: Floats) -> float:
         sums = gates + hidden @ self._tables.recurrent

@@ -24,5 +24,4 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'sottovoce.ctc' has no attribute '{name}'")
     home = importlib.import_module(f"sottovoce.{_HOMES[name]}")
-    value: object = getattr(home, name)
-    return value
+    return getattr(home, name)

@@ -849,8 +849,7 @@ class CtcDecoder(EmissionDecoder):
         after = np.searchsorted(spans.first[0], frames, side="right")  # tokens that have begun
         is_token = (after > 0) & (frames <= spans.last[0][after - 1])
         path = np.where(is_token, labels[0][after - 1], blanks[after])
-        totals: Floats = np.add.reduceat(seen[frames, path], [0, *spans.first[0][begins[1:]]])
-        return totals
+        return np.add.reduceat(seen[frames, path], [0, *spans.first[0][begins[1:]]])
 
     @classmethod
     def from_config(cls, path: str | Path, *, device: str = "cpu") -> CtcDecoder:

@@ -72,8 +72,7 @@ class EmissionStream:
 
     def _stepped(self, samples: Samples) -> Floats:
         rows, self._state = self._step(samples, self._state)
-        array: Floats = as_arrays(rows, None)[0]
-        return array
+        return as_arrays(rows, None)[0]
 
 
 @dataclass(frozen=True)
@@ -212,8 +211,7 @@ class AcousticModel:
         n_labels = len(self.labels.names)
         row = np.full(n_labels, IMPROBABLE, np.float32)
         row[self.blank] = 1 - (n_labels - 1) * IMPROBABLE
-        rows: Floats = np.tile(np.log(row), (n_frames, 1))
-        return rows
+        return np.tile(np.log(row), (n_frames, 1))
 
 
 EDGE_FRAMES = 3

@@ -101,8 +101,7 @@ class Emission:
 
     def likelihood(self, probed: ProbedLanguage) -> Array:
         """Return the likelihood (A,) of each allowed language."""
-        likelihood: Array = np.maximum(self._spoken @ probed.probabilities, TINY)
-        return likelihood
+        return np.maximum(self._spoken @ probed.probabilities, TINY)
 
     def weight(self, probed: ProbedLanguage, seconds: float, *, masked: bool = False) -> float:
         numbers = self.numbers
@@ -111,8 +110,7 @@ class Emission:
 
     def log_likelihood(self, probed: ProbedLanguage, seconds: float, *, masked: bool = False) -> Array:
         """Return the weighted log-likelihood (A,) of each allowed language; masked: probed in its window."""
-        weighted: Array = self.weight(probed, seconds, masked=masked) * np.log(self.likelihood(probed))
-        return weighted
+        return self.weight(probed, seconds, masked=masked) * np.log(self.likelihood(probed))
 
 
 def base_prior(codes: Sequence[str], allowed: Sequence[str], odds: Mapping[str, float]) -> Array:
@@ -511,8 +509,7 @@ class LanguageTimeline:
         return prior_after(self.base, self._spoken_s, self.emission.numbers.unspoken_s)
 
     def _known(self, language: int) -> Array:
-        log_belief: Array = np.where(np.arange(len(self.languages)) == language, 0.0, np.log(TINY))
-        return log_belief
+        return np.where(np.arange(len(self.languages)) == language, 0.0, np.log(TINY))
 
     def _moved(self, belief: Array) -> Array:
         return moved(belief, self._log_prior, self.emission.numbers.change)

@@ -219,8 +219,7 @@ class _TrieReader:
 def _field(packed: npt.NDArray[np.uint8], bits: Ints, width: int) -> Ints:
     """Return numbers of up to 57 bits at bits (n,)."""
     around = packed[(bits >> 3)[:, None] + np.arange(8)].view("<u8")[:, 0]
-    numbers: Ints = ((around >> (bits & 7).astype(np.uint64)) & np.uint64((1 << width) - 1)).astype(np.int64)
-    return numbers
+    return ((around >> (bits & 7).astype(np.uint64)) & np.uint64((1 << width) - 1)).astype(np.int64)
 
 
 class KenlmModel(WordModel):

@@ -113,8 +113,7 @@ class Option:
     default: object = None
 
     def as_field(self, default: T) -> T:
-        declared: T = dataclasses.field(default=default, metadata={_OPTION: self})
-        return declared
+        return dataclasses.field(default=default, metadata={_OPTION: self})
 
     @property
     def apis(self) -> Mapping[Api, ApiField]:

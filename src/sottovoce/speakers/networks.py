@@ -400,8 +400,7 @@ class SegmentationNetwork:
         y, _ = self._lstm(x.transpose(1, 2))
         for name in ("linear.0", "linear.1"):
             y = functional.leaky_relu_(self._linear(y, name))
-        probabilities: Floats = self._linear(y, "classifier").sigmoid_().numpy()
-        return probabilities
+        return self._linear(y, "classifier").sigmoid_().numpy()
 
     def _pooled(self, x: Tensor, layer: int) -> Tensor:
         pooled = functional.max_pool1d(x, POOL)
