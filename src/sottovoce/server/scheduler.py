@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -72,24 +72,8 @@ def places_of(model: Recogniser, options: LiveOptions, sources: Sequence[str]) -
     return (len(sources) or 1) * (FOLLOWING if follows else Fraction(1))
 
 
-class MeasuredSession(Protocol):
-    """worked_s: engine seconds for `audio_s` seconds of audio. fixed_interval_s: between updates; None: it
-    depends on the load.
-    """
-
-    worked_s: float
-    audio_s: float
-    fixed_interval_s: float | None
-
-    async def push(self, pcm: Samples) -> object:
-        """Process samples (n,) float32 at 16 kHz."""
-
-    def end(self) -> None:
-        """Leave the model."""
-
-
 async def measured_capacity(
-    open_session: Callable[[LiveOptions], Awaitable[MeasuredSession]], n_engines: int
+    open_session: Callable[[LiveOptions], Awaitable[SessionHandle]], n_engines: int
 ) -> int | None:
     """Return the number of sessions, at least 1, that the engines keep up with; None: unknown."""
     options = LiveOptions(vad=False)
@@ -103,7 +87,7 @@ async def measured_capacity(
     return max(1, int(MAX_LOAD * n_engines * len(measured) / sum(measured))) if measured else None
 
 
-async def measured_cost(session: MeasuredSession) -> float:
+async def measured_cost(session: SessionHandle) -> float:
     """Return the engine seconds for a second of a sound, without its first second; 0: unknown."""
     # Seconds between two updates; longer intervals are a reserve.
     session.fixed_interval_s = 0.5
@@ -266,40 +250,35 @@ class QueuedTranslator(WhisperTranslator):
 
 
 class SessionHandle:
-    """One live session, for one call at a time. queue: its audio. sessions: those of the model, until `end`.
+    """One live session, for one call at a time, among those of a scheduler until `end`. queue: its audio.
 
     final: the model of the second pass; None: the same. on_finals: a command for when finals may be ready.
-    replacements: besides those of the options. sources: names, if several share the session. voices: of known
-    speakers. worked_s: engine seconds for `audio_s` seconds of audio.
+    replacements: besides those of the options. sources: names, if several share the session. worked_s: engine
+    seconds for `audio_s` seconds of audio. fixed_interval_s: between updates; None: it depends on the load.
     """
 
     def __init__(
         self,
-        worker: Worker,
-        model: Recogniser,
+        scheduler: Scheduler,
         options: LiveOptions,
         queue: InputQueue,
-        sessions: set[SessionHandle],
-        final: Scheduler | None = None,
-        *,
-        replacements: Replacements | None = None,
-        sources: Sequence[str] = (),
-        voices: Mapping[str, Samples] | None = None,
+        final: Scheduler | None,
+        replacements: Replacements | None,
+        sources: Sequence[str],
     ) -> None:
         self.sources = sources
-        self._voices = voices or {}
-        self._worker = worker
-        self._model = model
+        self._scheduler = scheduler
+        self._worker = scheduler.worker
+        self._model = scheduler.model
         self._options = options
         self._replacements = replacements
-        self._sessions = sessions
         self._final = final
         self.on_finals: Command | None = None
         self.queue = queue
         self.worked_s = self.audio_s = 0.0
         self._is_processing = False
         self._active_s = time.monotonic()
-        self._caller = worker.runtime.caller(on_work=self._add_work)
+        self._caller = self._worker.runtime.caller(on_work=self._add_work)
         self._numbers = EventNumbers(first=1, n_sources=len(sources) or 1)
         self._session: AnySession | None = None
         self._speakers: LiveSpeakers | None = None
@@ -421,7 +400,7 @@ class SessionHandle:
     def end(self) -> None:
         """Drop the audio so far and leave the model; may be repeated."""
         self.reset()
-        self._sessions.discard(self)
+        self._scheduler.sessions.discard(self)
 
     @property
     def _priority(self) -> Priority:
@@ -489,7 +468,7 @@ class SessionHandle:
         """Return the speakers so far, or new ones if the options ask for others."""
         if not options.speakers or (self._speakers is not None and options.speakers == self._speakers_option):
             return self._speakers
-        speakers = with_voices(parse_speakers(options.speakers), self._voices)
+        speakers = with_voices(parse_speakers(options.speakers), self._scheduler.voices)
         return await anyio.to_thread.run_sync(make_live_speakers, speakers)
 
     def _set_options(self, options: LiveOptions, speakers: LiveSpeakers | None) -> None:
@@ -603,7 +582,7 @@ class Scheduler:
         on_live: Callable[[float, float], None] | None = None,
     ) -> None:
         self.model = model
-        self._voices = voices or {}
+        self.voices = voices or {}
         self._beam_size = beam_size or model.beam_size
         self._deferral = deferral or DeferralOptions()
         self._fusions = anyio.CapacityLimiter(1)
@@ -612,7 +591,7 @@ class Scheduler:
         is_cpu = model.runtime.backend.device.type == "cpu"
         n_engines = work.engines or (min(work.threads or n_threads(), MOST_ENGINES) if is_cpu else 1)
         self._is_measured = work.forecast
-        self._sessions: set[SessionHandle] = set()
+        self.sessions: set[SessionHandle] = set()
         self.most_sessions: int | None = None
         """Sessions of a given language that the engines keep up with; None: unknown, and all are accepted."""
         self.worker = Worker(
@@ -643,19 +622,8 @@ class Scheduler:
         Raises: ApiError 429 if it would delay others; OptionError.
         """
         self.check_capacity(places_of(self.model, options, sources))
-        queue = queue or InputQueue()
-        handle = SessionHandle(
-            self.worker,
-            self.model,
-            options,
-            queue,
-            self._sessions,
-            final,
-            replacements=replacements,
-            sources=sources,
-            voices=self._voices,
-        )
-        self._sessions.add(handle)
+        handle = SessionHandle(self, options, queue or InputQueue(), final, replacements, sources)
+        self.sessions.add(handle)
         try:
             await handle.begin()
         except BaseException:
@@ -666,11 +634,11 @@ class Scheduler:
     @property
     def n_active(self) -> int:
         """Live sessions with audio; several sources are as many sessions."""
-        return sum(len(session.sources) or 1 for session in self._sessions if not session.is_idle)
+        return sum(len(session.sources) or 1 for session in self.sessions if not session.is_idle)
 
     def check_capacity(self, places: Fraction = Fraction(1)) -> None:
         """Raises: ApiError 429 if the engines do not keep up with one more session. places: that it takes."""
-        taken = sum(session.places for session in self._sessions if not session.is_idle)
+        taken = sum(session.places for session in self.sessions if not session.is_idle)
         # One session is always accepted by engines that keep up with one.
         most = FOLLOWING if self.most_sessions == 1 else self.most_sessions
         if most is not None and taken + places > most:
@@ -698,7 +666,7 @@ class Scheduler:
             other = second.model.as_second(self._deferral, of_second, caller)
         calls, options = self.worker.runtime.caller(), request.options
         if options.speakers is not None:
-            options = replace(options, speakers=with_voices(options.speakers, self._voices))
+            options = replace(options, speakers=with_voices(options.speakers, self.voices))
         if request.phrases and fusion is None:
             # A greedy search has no scores to add to: they go before the prompt.
             hotwords = ", ".join(request.phrases)
