@@ -42,9 +42,8 @@ from sottovoce.lm.arpa import Ngrams, NgramTable, Report, SmallInts, blocks, ign
 from sottovoce.lm.base import Automaton, Bools, Floats, Ints, Records, WordModel, followed
 from sottovoce.lm.boosting import BackoffTable
 from sottovoce.lm.kenlm import MAGIC, KenlmBinary, KenlmModel, read_kenlm_trie
-from sottovoce.models.checkpoint.safetensors_file import KINDS, read_safetensors
+from sottovoce.models.checkpoint.safetensors_file import read_safetensors, write_safetensors
 from sottovoce.models.package_index import cache_root
-from sottovoce.text.files import whole_file
 
 if TYPE_CHECKING:
     import sottovoce_kernels.trie
@@ -734,20 +733,6 @@ def _bits(columns: Sequence[Ints], widths: Sequence[int], n: int) -> npt.NDArray
 
 
 def write_trie(path: Path, arrays: Arrays, about: Mapping[str, str]) -> None:
-    """Write a safetensors file without copying the arrays. Raises: OSError."""
-    header: dict[str, object] = {"__metadata__": dict(about)}
-    kinds = {dtype: kind for kind, dtype in KINDS.items()}
-    end = 0
-    placed = sorted(arrays, key=lambda name: -arrays[name].itemsize)  # aligned
-    for name in placed:
-        array = arrays[name]
-        span = [end, end + array.nbytes]
-        header[name] = {"dtype": kinds[array.dtype], "shape": array.shape, "data_offsets": span}
-        end = span[1]
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with whole_file(path) as unfinished, unfinished.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in placed:
-            for start in range(0, len(arrays[name]), 2**22):
-                file.write(np.ascontiguousarray(arrays[name][start : start + 2**22]).data)
+    """Write a safetensors file in which the arrays are aligned. Raises: OSError."""
+    placed = sorted(arrays, key=lambda name: -arrays[name].itemsize)
+    write_safetensors(path, {name: arrays[name] for name in placed}, about)

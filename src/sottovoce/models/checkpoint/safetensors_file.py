@@ -5,6 +5,7 @@ Source: https://github.com/huggingface/safetensors, "Format".
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from collections.abc import Mapping
@@ -85,17 +86,17 @@ def _tensor(cursor: Cursor, begin: int, entry: _Entry, where: str) -> Array:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write tensors whole. Raises: OSError."""
+    """Write tensors without copying them. Raises: OSError."""
     names = {dtype: name for name, dtype in KINDS.items()}
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     at = 0
     for name, array in tensors.items():
         span = (at, at := at + array.nbytes)
         header[name] = {"dtype": names[array.dtype], "shape": array.shape, "data_offsets": span}
-    encoded = msgspec.json.encode(header)
+    encoded = json.dumps(header).encode()
     # Headers are filled up to multiples of 8 bytes with spaces.
     encoded += b" " * (-len(encoded) % 8)
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
         for array in tensors.values():
-            file.write(np.ascontiguousarray(array).tobytes())
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
