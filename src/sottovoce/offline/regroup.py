@@ -12,11 +12,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from sottovoce.errors import OptionError
 from sottovoce.speakers.labels import part_of
 from sottovoce.text.disfluency import DISFLUENCIES, PIECE, DisfluencyRules, clean_pieces
+from sottovoce.text.filters import as_one_word
 from sottovoce.text.languages import CLOSING_MARKS
 from sottovoce.text.normalize import n_clusters, unbreakable
 from sottovoce.types import Segment, Word
@@ -286,19 +288,7 @@ def clean_words(words: Sequence[Word], rules: DisfluencyRules) -> tuple[Word, ..
         if not groups or word.word[:1].isspace():
             groups.append([])
         groups[-1].append(word)
-    left = clean_pieces(["".join(word.word for word in group) for group in groups], rules)
-    return tuple(word for index, text in left.items() for word in _rewritten(groups[index], text))
-
-
-def _rewritten(group: Sequence[Word], text: str) -> Sequence[Word]:
-    if text == "".join(word.word for word in group):
-        return group
-    return [
-        replace(
-            group[0],
-            word=text,
-            end=group[-1].end,
-            probability=min(word.probability for word in group),
-            tokens=tuple(token for word in group for token in word.tokens),
-        )
-    ]
+    texts = ["".join(word.word for word in group) for group in groups]
+    left = clean_pieces(texts, rules)
+    each = (groups[i] if text == texts[i] else [as_one_word(groups[i], text)] for i, text in left.items())
+    return tuple(chain.from_iterable(each))

@@ -122,11 +122,14 @@ def _spread(text: str, group: Sequence[Word]) -> Sequence[Word]:
     parts = regex.findall(r"\s*\S+", text)
     if len(parts) == len(group):
         return [replace(word, word=part) for word, part in zip(group, parts, strict=True)]
-    if not parts:
-        return []
+    return [as_one_word(group, text)] if parts else []
+
+
+def as_one_word(group: Sequence[Word], text: str) -> Word:
+    """Return a word with the times and tokens of several, and their lowest probability."""
     tokens = tuple(token for word in group for token in word.tokens)
     probability = min(word.probability for word in group)
-    return [replace(group[0], word=text, end=group[-1].end, probability=probability, tokens=tokens)]
+    return replace(group[0], word=text, end=group[-1].end, probability=probability, tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True)
