@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -50,21 +50,19 @@ if TYPE_CHECKING:
 LEAST_FRAMES, HOP_FRAMES = 20, 50
 """Log-mel frames: shortest piece of speech, and hop."""
 
-Array = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Languages:
     """Posteriors (n, n_languages) of `codes` at times `centres_s` (n,)."""
 
     codes: tuple[str, ...]
-    centres_s: Array
-    posterior: Array
+    centres_s: Floats
+    posterior: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
-    matrix: Array
+    matrix: Floats
     tokens: tuple[str, ...]
 
 
@@ -79,8 +77,8 @@ class FigureData:
     model: str
     start_s: float
     duration_s: float
-    mel: Array
-    speech: Array
+    mel: Floats
+    speech: Floats
     words: tuple[Word, ...]
     languages: Languages | None
     attention: Attention | None
@@ -440,7 +438,6 @@ N_ROWS = 40
 FRAMES_A_COLUMN = 5
 N_SHADES = 64
 SPECTROGRAM_COLOURS = ("000004", "2b115e", "721f81", "b73779", "f1605d", "feb078", "fcfdbf")
-Columns: TypeAlias = npt.NDArray[np.float32]
 
 
 def spectrogram_address(recording: AudioSource) -> str:
@@ -455,7 +452,7 @@ def spectrogram_address(recording: AudioSource) -> str:
     return "data:image/png;base64," + base64.b64encode(png(shades.T[::-1])).decode("ascii")
 
 
-def _columns(recording: AudioSource) -> Iterator[Columns]:
+def _columns(recording: AudioSource) -> Iterator[Floats]:
     waiting = np.zeros((0, 2 * N_ROWS), np.float32)
     for frames in _log_mel(recording):
         waiting = np.concatenate([waiting, frames])
@@ -466,7 +463,7 @@ def _columns(recording: AudioSource) -> Iterator[Columns]:
         yield _pooled(np.resize(waiting, (FRAMES_A_COLUMN, 2 * N_ROWS)))
 
 
-def _log_mel(recording: AudioSource) -> Iterator[Columns]:
+def _log_mel(recording: AudioSource) -> Iterator[Floats]:
     stream = MelStream(2 * N_ROWS)
     with open_audio(recording) as reader:
         for chunk in reader:
@@ -474,8 +471,8 @@ def _log_mel(recording: AudioSource) -> Iterator[Columns]:
     yield stream.finish().T
 
 
-def _pooled(frames: Columns) -> Columns:
-    pooled: Columns = frames.reshape(-1, FRAMES_A_COLUMN, N_ROWS, 2).mean(axis=(1, 3))
+def _pooled(frames: Floats) -> Floats:
+    pooled: Floats = frames.reshape(-1, FRAMES_A_COLUMN, N_ROWS, 2).mean(axis=(1, 3))
     return pooled
 
 

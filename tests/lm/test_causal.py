@@ -131,7 +131,7 @@ def test_the_cache_stays_within_its_bytes(network: PreTrainedModel) -> None:
     model = CausalWordModel(network, LetterTokenizer(), cache_mb=0.02)
     for n in range(12):
         model.score_ends([tuple("ab"[(n >> i) % 2] for i in range(k)) for k in range(12)])
-        assert 0 < model.n_cache_bytes <= 0.02 * 2**20
+        assert 0 < model._tree.n_bytes <= 0.02 * 2**20
     assert model.n_forward_pieces > 60
 
 

@@ -279,7 +279,10 @@ class ParquetTable:
     """
 
     def __init__(self, path: Path) -> None:
-        self._arrow, self._parquet = _pyarrow()
+        with needs("pyarrow", "parquet", "Parquet"):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        self._arrow, self._parquet = pa, pq
         if path.exists() and not path.is_dir():
             raise OptionError(f"output '{path}': expected a folder of Parquet parts, it is a file")
         self._path = writable_folder(path)
@@ -320,13 +323,6 @@ class ParquetTable:
 
 ResultTable: TypeAlias = JsonLinesTable | ParquetTable
 """A table being written. Methods raise OptionError for a foreign file and a full disk."""
-
-
-def _pyarrow() -> tuple[ModuleType, ModuleType]:
-    with needs("pyarrow", "parquet", "Parquet"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    return pa, pq
 
 
 def _schema(arrow: ModuleType) -> object:

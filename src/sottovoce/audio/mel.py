@@ -322,10 +322,6 @@ class RecordingFeatures:
         return self._n_frames
 
     @property
-    def n_held_frames(self) -> int:
-        return max(0, self._frames.end - self._frames.start)
-
-    @property
     def duration_s(self) -> float | None:
         """Seconds by decoded samples; None until the end has been read (never with "recording")."""
         self._scan()

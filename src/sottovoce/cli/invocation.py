@@ -137,9 +137,6 @@ class LogFormatter(logging.Formatter):
         return one_line(super().formatMessage(record))
 
 
-LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
-
-
 @dataclass(slots=True)
 class Invocation:
     """debug: show tracebacks and library warnings. verbosity: number of `-v`. flags: of the command, by the
@@ -179,7 +176,7 @@ def _verbose(context: click.Context, _: click.Parameter, value: int) -> None:
     if value:
         invocation = invocation_of(context)
         invocation.verbosity += value
-        logging.getLogger().setLevel(LEVELS[min(invocation.verbosity, 2)])
+        logging.getLogger().setLevel(logging.WARNING - 10 * min(invocation.verbosity, 2))
 
 
 def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:

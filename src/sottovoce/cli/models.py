@@ -71,13 +71,20 @@ def list_names(as_json: bool, model_dir: str | None) -> None:
     if as_json:
         click.echo(json.dumps(rows))
         return
-    columns = ("name", "M", "here", "MB", "index", "hub")
-    table = Table(*columns, box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+    table = columns("name", "M", "here", "MB", "index", "hub")
     for row in rows:
         here, there = ("yes" if row[key] else "" for key in ("cached", "in_index"))
         size = "" if row["size_mb"] is None else f"{row['size_mb']:.0f}"
         millions = "" if row["parameters_m"] is None else str(row["parameters_m"])
         table.add_row(str(row["name"]), millions, here, size, there, str(row["source"]))
+    show(table)
+
+
+def columns(*names: str) -> Table:
+    return Table(*names, box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+
+
+def show(table: Table) -> None:
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 
@@ -119,7 +126,7 @@ def info(model: str, as_json: bool) -> None:
     table.add_column()
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), shown(value))
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    show(table)
 
 
 @models.command(cls=SectionedCommand, sections={"Options": (SOURCE, MODEL_DIR, REVISION)})
@@ -160,12 +167,10 @@ def packed(names: tuple[str, ...], remove: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows))
         return
-    table = Table(
-        "name", "MB", "weights", box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False
-    )
+    table = columns("name", "MB", "weights")
     for row in rows:
         table.add_row(str(row["name"]), f"{row['size_mb']:.0f}", str(row["weights"]))
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    show(table)
 
 
 def describe(checkpoint: Checkpoint, path: Path) -> dict[str, object]:

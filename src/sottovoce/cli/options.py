@@ -494,8 +494,6 @@ class FusionOptions:
 
 FUSION = options_of(FusionOptions)
 DEFERRAL = options_of(DeferralOptions)
-PATH_BEGINNINGS = ("/", "./", "../", "~")
-TEXT_ENDINGS = (".txt", ".tsv", ".csv")
 
 
 def is_file(text: str | None) -> bool:
@@ -506,7 +504,7 @@ def means_file(text: str | None) -> bool:
     """Return whether hotwords look like a file name; "AC/DC" does not."""
     if text is None or "\n" in text:
         return False
-    return text.startswith(PATH_BEGINNINGS) or text.lower().endswith(TEXT_ENDINGS)
+    return text.startswith(("/", "./", "../", "~")) or text.lower().endswith((".txt", ".tsv", ".csv"))
 
 
 @dataclass(frozen=True, slots=True)

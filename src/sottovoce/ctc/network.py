@@ -457,12 +457,10 @@ def _transformers_network(name: str) -> AcousticModel:
     with needs("transformers", "transformers", f"the network {name}"):
         import torch
         from transformers import AutoModelForCTC, AutoProcessor
-    try:
+    causes = (OSError, ValueError, KeyError)
+    with expecting(name, "a CTC network of transformers", CheckpointError, causes):
         network = AutoModelForCTC.from_pretrained(name).eval()
         processor = AutoProcessor.from_pretrained(name)  # type: ignore[no-untyped-call]
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise CheckpointError(f"{name}: expected a CTC network of transformers, got {reason}") from error
     labels = labels_of(processor)
     blank = getattr(network.config, "blank_token_id", None)  # of Omnilingual, where it is no padding
     labels = labels if blank is None else LabelList(labels.names, blank)

@@ -49,7 +49,6 @@ BUNDLED_PIECES = (("en", 0.0, 11.0), ("de", 11.0, 16.4), ("pt", 16.4, 21.56), ("
 """Language, start and end (s)."""
 ENGLISH_PIECES = (("en", 0.0, 5.3), ("en", 5.3, 11.0))
 """Of English-only models, whose text of other languages is chance."""
-QUICK_STRIDES = (30, 10)
 NEAR, NEAR_WORST = 0.05, 0.2
 """Mean and worst divergence, in nats a token, up to which modes of `base` have the errors of the full window.
 Source: docs/research/live-encoder.md, the table of 40 clips.
@@ -125,7 +124,7 @@ def quick_encoder_mode(backend: Backend, tokenizer: Tokenizer) -> EncoderMode:
     if len(pieces) < len(bundled):
         return DENSE
     anchors = find_anchors(pieces)
-    for stride in QUICK_STRIDES:
+    for stride in (30, 10):
         mode = replace(DENSE, tail_s=None, stride=stride, anchors=anchors)
         each = divergences(backend, pieces, mode.whole())
         if sum(each) <= NEAR * len(each) and max(each) <= NEAR_WORST:

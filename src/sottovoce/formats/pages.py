@@ -151,7 +151,6 @@ def escaped(text: str) -> str:
 
 
 GREY = "6B7280"
-FIRST_DAY = (1980, 1, 1, 0, 0, 0)
 EAST_ASIAN = ("zh", "yue", "ja", "ko")
 
 
@@ -255,7 +254,13 @@ def _set_direction(block: Block, text: str, *, runs: bool = True) -> None:
 
 def _set_language(run: Run, language: str) -> None:
     if language:
-        kind = "eastAsia" if language in EAST_ASIAN else "bidi" if direction(run.text) == "rtl" else "val"
+        kind = (
+            "eastAsia"
+            if language in ("zh", "yue", "ja", "ko")
+            else "bidi"
+            if direction(run.text) == "rtl"
+            else "val"
+        )
         run._r.get_or_add_rPr().append(_element("lang", **{kind: language}))
 
 
@@ -263,7 +268,7 @@ def without_dates(archive: bytes) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(written, "w") as target:
         for entry in source.infolist():
-            plain = zipfile.ZipInfo(entry.filename, FIRST_DAY)
+            plain = zipfile.ZipInfo(entry.filename)  # of the first day of 1980
             plain.compress_type, plain.create_system = zipfile.ZIP_DEFLATED, 3
             target.writestr(plain, source.read(entry))
     return written.getvalue()

@@ -29,14 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import LanguageModelError, OptionError, expecting
-from sottovoce.lm.base import Floats, Ints
+from sottovoce.lm.base import Doubles, Floats, Ints
 from sottovoce.text.files import text_lines, whole_file
 
 logger = logging.getLogger(__name__)
 
 BLANKS = " \t\r\n"
-_SPECIAL = ("<s>", "</s>", "<unk>")
-"""Unigrams that recipes add to files that have them."""
 _BLOCK = 2**18
 _BLOCK_LINES = 2**15
 """Some 10 MB of temporary arrays, and of lines."""
@@ -218,7 +216,7 @@ class _ArpaReader:
             self._number = number
             fields = self._fields(line, 1)
             row = self._vocabulary.setdefault(fields[1], n_kept)
-            if row < n_kept and fields[1] not in _SPECIAL:
+            if row < n_kept and fields[1] not in SPECIAL:  # recipes add these again
                 self._twice.append(fields[1])
             if row == n_kept or fields[1] == "<unk>":
                 words[row] = row
@@ -316,7 +314,6 @@ LONGEST = 10
 _UNKNOWN, _BEGIN, _END = range(3)
 FALLBACK = (0.5, 1.0, 1.5)
 """Discounts of `lmplz --discount_fallback`."""
-Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def text_fusion(
         models.append((TokenNgram(ngram, tokenizer.eot), lm_weight))
     if hotwords is not None:
         phrases = _phrases(tokenizer, hotwords, hotword_weight)
-        models.append((WholeWordBooster(phrases, token_edges(tokenizer)), 1.0))
+        models.append((WholeWordBooster(phrases, token_edges(tokenizer.vocabulary)), 1.0))
     if neural_lm is not None:
         models.append((neural_lm, neural_weight))
     if grammar is not None:
@@ -66,12 +66,8 @@ def token_text(tokenizer: Tokenizer, text: str) -> str:
     return " ".join(str(token) for token in tokenizer.encode_prompt(text))
 
 
-def token_edges(tokenizer: Tokenizer) -> Edges:
-    return _edges(tokenizer.vocabulary)
-
-
 @lru_cache(maxsize=4)
-def _edges(vocabulary: Vocabulary) -> Edges:
+def token_edges(vocabulary: Vocabulary) -> Edges:
     spelled = map(vocabulary.__getitem__, range(vocabulary.n_pieces))
     return Edges.of([token.decode("utf-8", "replace") for token in spelled])
 

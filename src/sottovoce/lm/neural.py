@@ -352,10 +352,6 @@ class CausalWordModel:
     def n_forward_pieces(self) -> int:
         return self._tree.n_run
 
-    @property
-    def n_cache_bytes(self) -> int:
-        return self._tree.n_bytes
-
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
         with self._lock:
             return self._scored({pair: (pair[0], self._pieces(pair[1])) for pair in pairs})

@@ -88,7 +88,7 @@ class TextOptions:
             object.__setattr__(self, "replacements", Replacements.of(self.replacements))
         words = self.mask_profanity
         if isinstance(words, Path | str):
-            object.__setattr__(self, "mask_profanity", _read_words(Path(words)))
+            object.__setattr__(self, "mask_profanity", _lines_of(read_text(words, "words, one a line")))
         tuple(self._filters())
 
     @property
@@ -119,7 +119,3 @@ class TextOptions:
             yield ChineseScript(self.chinese)
         if isinstance(self.replacements, Replacements):
             yield self.replacements
-
-
-def _read_words(path: Path) -> tuple[str, ...]:
-    return _lines_of(read_text(path, "words, one a line"))

@@ -238,15 +238,12 @@ class Server(uvicorn.Server):
         handled = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in handled}
         if self.services.keys.has_file and sys.platform != "win32":
-            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._refresh_keys)
+            before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: self.services.keys.mark_stale())
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def _refresh_keys(self, sig: int, frame: FrameType | None) -> None:
-        self.services.keys.mark_stale()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the shutdown; a second call ends the server at once."""

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.audio.io import Recording, Span, load_audio
-from sottovoce.errors import AudioError, ModelNotFoundError, OptionError, needs
+from sottovoce.errors import AudioError, ModelNotFoundError, OptionError, cause_of, needs
 from sottovoce.models.devices import require_torch
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions
 from sottovoce.speakers.labels import letter, name_turns
@@ -417,8 +417,7 @@ def load_pipeline(name: str) -> Pipeline:
     try:
         loaded = audio.Pipeline.from_pretrained(name)
     except Exception as error:  # of the hub, the file or the network
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelNotFoundError(f"pyannote pipeline {name}: cannot be loaded ({reason})") from error
+        raise ModelNotFoundError(f"pyannote pipeline {name}: cannot be loaded ({cause_of(error)})") from error
     if loaded is None:
         raise ModelNotFoundError(
             f"pyannote pipeline {name}: cannot be loaded; accept its conditions on the hub and set HF_TOKEN"
