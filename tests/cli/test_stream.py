@@ -270,6 +270,7 @@ def test_a_terminal_shows_colours_and_dims_what_may_change() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[0m\x1b[36mhello" in shown
     assert "\x1b[0m\x1b[35mhallo" in shown
+    assert shown.count("36m hello") == 1, "what has a final is not drawn again"
 
 
 def test_a_terminal_is_told_of_a_silent_recording(

@@ -613,7 +613,12 @@ class LiveView:
     def __init__(self, console: Console | None = None) -> None:
         # with FORCE_COLOR rich treats a pipe as a terminal, and redraws lines
         self._console = console or Console(force_terminal=sys.stdout.isatty())
-        self._live = Live(console=self._console, transient=True, auto_refresh=False)
+        self._live = Live(
+            console=self._console,
+            transient=True,
+            auto_refresh=False,
+            redirect_stderr=sys.stderr.isatty(),  # else the terminal would get what is for a file or pipe
+        )
         self._lines: dict[str | None, Text] = {}
         self._unstable: dict[str | None, Text] = {}
         """Of each source."""
@@ -651,7 +656,7 @@ class LiveView:
             self._lines.pop(event.source, None)
             self._unstable.pop(event.source, None)
             if self._console.is_terminal:
-                self._live.update(self._growing())
+                self._live.update(self._growing(), refresh=True)  # else it is drawn below the final once more
             spoken = Text(spoken_text(event), self._colours[event.language])
             self._console.print(Text.assemble((tag, "dim"), spoken), soft_wrap=True)
         elif isinstance(event, LanguageChanged) and event.previous is not None:
