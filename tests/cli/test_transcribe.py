@@ -250,14 +250,17 @@ def test_an_end_from_outside_leaves_nothing_half_written(
     long = tmp_path / "long.wav"
     long.write_bytes(wav_bytes(noise))
     said = tmp_path_factory.mktemp("said") / "said"
-    process = start_command(["transcribe", str(long), *FAST, "--output-dir", str(tmp_path)], said)
+    words = ["transcribe", str(CLIPS / "de.flac"), str(long), *FAST, "--output-dir", str(tmp_path)]
+    process = start_command(words, said)
     while not list(tmp_path.glob(".long.txt.*")):  # until it has begun to write
         assert process.is_alive(), said.read_text()
         time.sleep(0.02)
     os.kill(process.pid or 0, number)
     process.join()
-    assert (process.exitcode, said.read_text()) == (code, f"{word}\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["long.wav"]
+    *notes, last = said.read_text().splitlines()
+    assert (process.exitcode, last) == (code, word)
+    assert notes == ["note: 1 of 2 done; with --skip-existing the same call leaves out those with documents"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["de.txt", "long.wav"]
 
 
 def test_standard_input(clip: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

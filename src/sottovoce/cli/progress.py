@@ -109,6 +109,7 @@ def for_each_file(
 
                     empty_cache()
             progress.end()
+            progress.n_ended += 1
     n_failed, n_inputs = n_failed + n_refused, len(files) + n_refused + n_skipped
     if n_failed and len(files) > 1:  # else the error is the last line anyway
         progress.note(f"{n_failed} of {n_inputs} failed (above)")
@@ -156,6 +157,7 @@ class Progress:
         self._has_headings = quiet and is_terminal and n_files > 1
         self._n_files = n_files
         self._n_begun = 0
+        self.n_ended = 0
         self._task: TaskID | None = None
 
     @property

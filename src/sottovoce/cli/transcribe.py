@@ -579,15 +579,21 @@ def transcribe_files(
         inputs=given_inputs,
         starts_s=starts_s,
     )
-    return for_each_file(
-        left,
-        partial(transcribe_file, run=run),
-        progress=run.progress,
-        invocation=invocation,
-        advice=ADVICE,
-        n_refused=n_refused,
-        n_skipped=len(skipped),
-    )
+    try:
+        return for_each_file(
+            left,
+            partial(transcribe_file, run=run),
+            progress=run.progress,
+            invocation=invocation,
+            advice=ADVICE,
+            n_refused=n_refused,
+            n_skipped=len(skipped),
+        )
+    except KeyboardInterrupt:
+        if run.progress.n_ended and documents.paths is not None and not files.watch:
+            done = f"{run.progress.n_ended} of {len(left)} done"
+            run.progress.note(f"{done}; with --skip-existing the same call leaves out those with documents")
+        raise
 
 
 def language_written(given: Values) -> str | None:
