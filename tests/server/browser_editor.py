@@ -499,7 +499,7 @@ def test_a_recording_is_dropped_on_the_page() -> None:
 def test_an_upload_that_is_refused_or_cancelled_says_so() -> None:
     with (
         serving(SlowModel(lambda: time.sleep(0.2)), access=LOCKED) as server,
-        browser(server.url, allowed=("401",)) as page,
+        browser(server.url, allowed=("400", "401")) as page,
     ):
         with page.expect_file_chooser() as choosing:
             page.check('input[value="upload"]', force=True)
@@ -507,6 +507,12 @@ def test_an_upload_that_is_refused_or_cancelled_says_so() -> None:
         page.wait_for_selector("#notice:not([hidden])")
         assert "API key" in page.inner_text("#notice")
         page.fill("#key", KEY)
+        with page.expect_file_chooser() as choosing:
+            page.click("#toggle")
+        choosing.value.set_files({"name": "notes.wav", "mimeType": "audio/wav", "buffer": b"notes " * 99})
+        page.wait_for_selector('#notice:has-text("notes.wav")')
+        assert page.inner_text("#notice-text").endswith("got data that matches no known format")
+        assert page.is_hidden("#title")
         with page.expect_file_chooser() as choosing:
             page.click("#toggle")
         choosing.value.set_files(CLIPS / "en.flac")

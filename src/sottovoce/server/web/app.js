@@ -246,8 +246,11 @@ function onUpload() {
 function onUploaded(fault) {
   show(fault ? "idle" : "ended");
   setRunning(false);
-  if (fault) refused(fault);
-  else if (!transcript.words) notice(NO_SPEECH);
+  if (fault) {
+    if (!transcript.words) call(""); // of a recording that nothing came from
+    // The field of the form is not on this page.
+    refused({ ...fault, message: fault.message?.replace(/ \(samples without a header need [^)]*\)/, "") });
+  } else if (!transcript.words) notice(NO_SPEECH);
   $("audio").textContent = clock(now());
   if (transcript.words) playback.open(recording.file);
   library.keep(true);
