@@ -27,13 +27,14 @@ from functools import partial, wraps
 from hashlib import blake2b
 from inspect import isgeneratorfunction
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from benchmarks.harness.clips import Clip, clips, joined, spread
-from benchmarks.harness.report import add_shared, at_once, benchmark_parser, listed, show_json
+from benchmarks.harness.report import add_shared, benchmark_parser, listed, show_json
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.decoding.filters import FORBIDDEN, log_softmax
@@ -53,8 +54,8 @@ from sottovoce.models.backend import (
 )
 from sottovoce.models.dims import AlignmentHeads, Span
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.batching import ON_ACCELERATOR, BatchingRuntime
-from sottovoce.runtime.calls import DirectRuntime
+from sottovoce.runtime.batching import ON_ACCELERATOR, BatchingRuntime, PendingRequest
+from sottovoce.runtime.calls import DirectRuntime, Request
 from sottovoce.streaming.alignatt import AttendingRows
 from sottovoce.types import HOP_SAMPLES, SAMPLE_RATE, Features, Floats, Ints, Samples, Transcript
 
@@ -594,15 +595,19 @@ def transcribe(model: Model, case: Case, folder: Path) -> None:
 def speak(model: Model, samples: Samples, n_sessions: int) -> None:
     """Push samples to so many live sessions at once, as fast as they take them."""
     runtime, size = BatchingRuntime(model.backend, ON_ACCELERATOR), int(CHUNK_S * SAMPLE_RATE)
+    callers = [runtime.caller() for _ in range(n_sessions)]
+    sessions = [model.session(["en"], runtime=caller) for caller in callers]
 
-    def session() -> None:
-        with runtime.caller() as caller:
-            live = model.session(["en"], runtime=caller)
-            for at in range(0, len(samples), size):
-                live.push(samples[at : at + size])
-            live.close()
+    def answer(requests: Iterable[Request[object]]) -> None:
+        done: SimpleQueue[PendingRequest[object]] = SimpleQueue()
+        for caller, request in zip(callers, requests, strict=True):
+            caller.begin_request(request, done.put)
+        for _ in callers:
+            done.get().result()
 
-    at_once([session] * n_sessions)
+    for at in range(0, len(samples), size):
+        answer(session.push_request(samples[at : at + size]) for session in sessions)
+    answer(session.end_request() for session in sessions)
     runtime.close()
     runtime.join()
 

@@ -43,7 +43,7 @@ class Noting(Runtime):
         return self._direct.run(self._noted(request))
 
     def _noted(self, request: Request[Result]) -> Steps[Result]:
-        running = RunningRequest(request)
+        running = RunningRequest(request).begin()
         while running.call is not None:
             self.done.append(running.call)
             if len(self.done) - 1 in self.failing:

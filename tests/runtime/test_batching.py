@@ -272,7 +272,9 @@ def test_who_fails_harms_nobody_else() -> None:
 def pending(
     backend: Backend, call: ModelCall[object], since_s: float = 0.0, priority: Priority = Priority.LIVE
 ) -> PendingRequest[object]:
-    return PendingRequest(call, Caller(SimpleNamespace(backend=backend), priority, since_s))  # type: ignore[arg-type]
+    request = PendingRequest(call, Caller(SimpleNamespace(backend=backend), priority, since_s))  # type: ignore[arg-type]
+    request.go_on()
+    return request
 
 
 def run_all(batcher: CallBatcher) -> None:

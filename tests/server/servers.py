@@ -20,7 +20,7 @@ import torch
 from sottovoce.api import Model
 from sottovoce.errors import OptionError
 from sottovoce.runtime.batching import Priority
-from sottovoce.runtime.calls import RunOnHost, Runtime
+from sottovoce.runtime.calls import Request, RunOnHost, Runtime, Steps
 from sottovoce.server.models import JOIN_TIMEOUT_S
 from sottovoce.server.server import Server
 from sottovoce.server.services import Services
@@ -182,7 +182,7 @@ class SlowModel:
 class SlowSession:
     def __init__(self, model: SlowModel, runtime: Runtime | None = None) -> None:
         self._model = model
-        self._runtime = runtime
+        self.runtime = runtime
         self._n_samples = 0
         self._words: list[Word] = []
         self._n_final = 0
@@ -196,8 +196,19 @@ class SlowSession:
         text, word_s = self._model.word, self._model.word_s
         return [Word(text, i * word_s, (i + 1) * word_s, 1.0, "en") for i in range(n)]
 
+    def push_request(self, pcm: Samples, **how: object) -> Request[list[Event]]:
+        return RunOnHost(lambda: self.push(pcm, **how))
+
+    def end_request(self) -> Steps[list[Event]]:
+        return self.end()
+        yield
+
+    def finalize_request(self) -> Steps[list[Event]]:
+        return self.finalize()
+        yield
+
     def push(self, pcm: Samples, **how: object) -> list[Event]:
-        self._model.do(self._runtime)
+        self._model.do(None)
         self._n_samples += len(pcm)
         new = self.words(int(self._n_samples / SAMPLE_RATE / self._model.word_s))[len(self._words) :]
         self._words += new

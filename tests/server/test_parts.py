@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sottovoce.errors import CheckpointError, MissingExtraError, ModelNotFoundError
 from sottovoce.formats.document import event_document
 from sottovoce.runtime.batching import Priority
+from sottovoce.runtime.calls import RunOnHost
 from sottovoce.server.apis.openai_files import Deltas
 from sottovoce.server.errors import ApiError, to_api_error
 from sottovoce.server.live import PcmReader
@@ -110,9 +111,10 @@ def test_a_queue_keeps_order_and_lets_its_putter_wait() -> None:
 def test_a_worker_takes_out_what_was_cancelled_and_forgets_an_old_wait(gate: Gate) -> None:
     done: list[int] = []
     with working() as worker:
-        first = worker.submit(gate, Priority.LIVE)
-        second = worker.submit(lambda: done.append(2), Priority.LIVE)
-        third = worker.submit(lambda: done.append(3), Priority.LIVE)
+        works = (gate, lambda: done.append(2), lambda: done.append(3))
+        first, second, third = (
+            worker.begin(RunOnHost(work), Priority.LIVE, worker.runtime.caller()) for work in works
+        )
         second.cancel()
         time.sleep(0.1)
         assert worker.live_wait_s >= 0.1

@@ -24,7 +24,7 @@ from sottovoce.errors import OptionError
 from sottovoce.formats.document import event_document
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime import batching
-from sottovoce.runtime.batching import CallBatcher, Priority
+from sottovoce.runtime.batching import CallBatcher, Caller, Priority
 from sottovoce.runtime.calls import RunOnHost, Runtime
 from sottovoce.server.errors import ApiError
 from sottovoce.server.scheduler import Scheduler, SessionHandle, TranscriptionRequest
@@ -208,13 +208,13 @@ def test_who_sends_much_faster_than_anybody_speaks_has_the_turn_of_recordings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     priorities = []
-    submit = Worker.submit
+    begin = Worker.begin
 
-    def noted(self: Worker, calls: Any, priority: Priority = Priority.LIVE, *more: Any) -> Any:
+    def noted(self: Worker, request: Any, priority: Priority, caller: Caller) -> Any:
         priorities.append(priority)
-        return submit(self, calls, priority, *more)
+        return begin(self, request, priority, caller)
 
-    monkeypatch.setattr(Worker, "submit", noted)
+    monkeypatch.setattr(Worker, "begin", noted)
 
     async def run() -> None:
         async with opened() as (_, _, session):
@@ -233,15 +233,15 @@ def test_an_update_that_waits_takes_what_comes_meanwhile(gate: Gate) -> None:
     async def run() -> tuple[float, int, list[float]]:
         async with opened(level=2) as (model, scheduler, session):
             worker = scheduler.worker
-            n_threads = len(worker.runtime.states) * worker.runtime.batching.sessions
-            busy = [worker.submit(gate, Priority.LIVE) for _ in range(n_threads)]
+            assert len(worker.runtime.states) == 1
+            busy = submit(worker, gate)
+            wait_until(lambda: gate.n_waiting == 1)
             pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
             await asyncio.sleep(0.05)
             await session.queue.put_audio(np.tile(TENTH, 30))
             gate.open()
             reported = await pushing
-            for item in busy:
-                item.result(10)
+            busy.result(10)
         return session.received_s, model.n_calls, [event.end for event in reported]  # type: ignore[union-attr]
 
     assert asyncio.run(run()) == (4.0, 1, [4.0])

@@ -15,6 +15,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.main import run
 from sottovoce.errors import AudioError, OptionError
+from sottovoce.runtime.calls import Steps
 from sottovoce.streaming.live_session import LiveSession
 from sottovoce.streaming.options import Finals
 from sottovoce.streaming.sources import SourcesSession
@@ -74,16 +75,16 @@ def test_an_error_of_one_source_loses_no_events(
     model: Model, channels: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = model.sources_session(["Ada", "Ben"], **GIVEN)
-    failing, push = session._sessions[1], LiveSession.push
+    failing, push = session._sessions[1], LiveSession.push_request
 
-    def fails_once(self: LiveSession, *given: object, **options: object) -> list[Event]:
-        events = push(self, *given, **options)  # type: ignore[arg-type]
+    def fails_once(self: LiveSession, *given: object, **options: object) -> Steps[list[Event]]:
+        events = yield from push(self, *given, **options)  # type: ignore[arg-type]
         if self is failing:
             monkeypatch.undo()
             raise RuntimeError("a model that fails")
         return events
 
-    monkeypatch.setattr(LiveSession, "push", fails_once)
+    monkeypatch.setattr(LiveSession, "push_request", fails_once)
     with pytest.raises(RuntimeError):
         session.push(channels)
     assert any(isinstance(event, Partial) and event.source == "Ada" for event in session.close())

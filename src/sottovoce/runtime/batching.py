@@ -19,11 +19,13 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sottovoce.audio.mel import MELS_PER_FRAME
 from sottovoce.errors import OptionError
@@ -38,6 +40,7 @@ from sottovoce.runtime.calls import (
     Outcome,
     Request,
     Result,
+    RunBeside,
     RunningRequest,
     Runtime,
     SpeechCall,
@@ -93,11 +96,26 @@ class Caller(Runtime):
         self.priority, self.since_s, self.began_s = priority, since_s, math.nan
 
     def run(self, request: Request[Result]) -> Result:
-        pending = PendingRequest(request, self)
+        under_way = threading.Lock()
+        under_way.acquire()
+        pending = PendingRequest(request, self, lambda _: under_way.release())
+        pending.go_on()
         if not pending.is_done:
             self._shared.submit(pending)
-            pending.wait()
+            under_way.acquire()
         return pending.result()
+
+    def begin_request(
+        self, request: Request[Result], on_done: Callable[[PendingRequest[Result]], None]
+    ) -> None:
+        """Run a request without waiting for it; an engine begins it.
+
+        on_done: called at its end, in any thread. Raises: the error that the runtime was closed with.
+        """
+        self._shared.submit(PendingRequest(request, self, on_done))
+
+    def run_beside(self, pending: Pending) -> None:
+        self._shared.run_beside(pending)
 
     def torch_threads(self) -> AbstractContextManager[None]:
         return one_torch_thread()
@@ -112,27 +130,35 @@ class Caller(Runtime):
 
 
 class PendingRequest(RunningRequest[Outcome]):
-    """A request that a caller waits for; an engine runs its calls, and what lies between them."""
+    """A request of a caller; an engine runs its calls, and what lies between them.
 
-    def __init__(self, request: Request[Outcome], caller: Caller) -> None:
+    on_done: called at its end.
+    """
+
+    def __init__(
+        self,
+        request: Request[Outcome],
+        caller: Caller,
+        on_done: Callable[[Any], None] = lambda _: None,
+    ) -> None:
+        super().__init__(request)
         self.caller = caller
         self.priority = caller.priority
         self.order = (caller.since_s, next(_numbers))
-        self._under_way = threading.Lock()
-        self._under_way.acquire()
-        super().__init__(request)
+        self.is_done = False
+        self._on_done = on_done
+        self.next: Callable[[], object] | None = self.begin
+        """What leads to its next call, if that is not known yet."""
 
-    @property
-    def is_done(self) -> bool:
-        return self.call is None
-
-    def wait(self) -> None:
-        """Wait until it is done; once."""
-        self._under_way.acquire()
+    def go_on(self) -> None:
+        go_on, self.next = self.next, None
+        if go_on is not None:
+            go_on()
 
     def _finish(self) -> None:
         super()._finish()
-        self._under_way.release()
+        self.is_done = True
+        self._on_done(self)
 
 
 Pending: TypeAlias = PendingRequest[object]
@@ -269,7 +295,7 @@ class Batching:
     encoder_frames: int = 400
     max_length_ratio: float = 0.25
     rows: int = 64
-    sessions: int = 1
+    sessions: int = 64
     files: int = 2
     files_together: bool = False
 
@@ -281,10 +307,10 @@ class Batching:
             raise OptionError(f"batching: expected counts from 1 and a part from 0 to 1, got {self}")
 
 
-ON_CPU = Batching()
+ON_CPU = Batching(sessions=1)
 """A single window keeps a processor's cores busy; batching saves hardly anything."""
 ON_ACCELERATOR = Batching(
-    encoder_frames=32 * USUAL_FRAMES, rows=512, sessions=32, files=16, files_together=True
+    encoder_frames=32 * USUAL_FRAMES, rows=512, sessions=512, files=16, files_together=True
 )
 
 
@@ -348,6 +374,10 @@ class CallBatcher:
         return (n_to_encode + 1) * USUAL_FRAMES <= max(USUAL_FRAMES, self.batching.encoder_frames)
 
     @property
+    def has_live_room(self) -> bool:
+        return self.n_live < self.batching.sessions
+
+    @property
     def has_file_room(self) -> bool:
         return self.n_files < self.batching.files
 
@@ -362,12 +392,19 @@ class CallBatcher:
         of the calls that ran, or None.
         """
         with torch_threads_of(self._backend):
+            for request in self.requests:
+                request.go_on()
             served = self._first_priority()
             if served is Priority.LIVE and not self._step_live():
                 served = Priority.FILE  # live calls wait for the rows of recordings
             if served is Priority.FILE:
                 self._step_files()
-        self.requests = tuple([request for request in self.requests if request.call is not None])
+        beside = [request for request in self.requests if type(request.call) is RunBeside]
+        self.requests = tuple(
+            [each for each in self.requests if each.call is not None and each not in beside]
+        )
+        for request in beside:  # no engine has it meanwhile
+            request.caller.run_beside(request)
         return served
 
     def end_all(self, error: BaseException) -> None:
@@ -448,7 +485,8 @@ class CallBatcher:
 
     def _others(self, priority: Priority) -> list[Pending]:
         """Return the requests whose calls neither decode nor, if live, are encoded by `_encode`."""
-        apart = (DecodeCall, IncrementalEncodeCall) if priority is Priority.LIVE else (DecodeCall,)
+        is_live = priority is Priority.LIVE
+        apart = (DecodeCall, RunBeside, IncrementalEncodeCall) if is_live else (DecodeCall, RunBeside)
         under_way = self._together[priority].under_way
         return [
             request
@@ -519,6 +557,7 @@ class BatchingRuntime:
         self.n_callers = 0
         self.work_clock = work_clock
         self.on_live_round = on_live_round
+        self._beside = ThreadPoolExecutor(thread_name_prefix=f"{THREAD_NAME}-beside")
         self.engines = [_Engine(self, CallBatcher(backend, batching), i) for i in range(n_engines)]
         for engine in self.engines:
             engine.start()
@@ -552,6 +591,27 @@ class BatchingRuntime:
             self.waiting.append(request)
             self.condition.notify()
 
+    def run_beside(self, pending: Pending) -> None:
+        """Run the work of a `RunBeside` in a thread, and queue the request again."""
+        call = pending.call
+        assert isinstance(call, RunBeside)
+
+        def run() -> None:
+            try:
+                with one_torch_thread():
+                    pending.next = partial(pending.answer, call.work())
+            except BaseException as error:  # any of them is the result of the call
+                pending.next = partial(pending.fail, error)
+            try:
+                self.submit(pending)
+            except BaseException as error:
+                pending.end(error)
+
+        try:
+            self._beside.submit(run)
+        except RuntimeError as error:
+            pending.end(self.closed_by or error)
+
     def stall_reason(self, stall_s: float) -> str | None:
         """Return why the engines make no progress, or None. stall_s: the longest round that makes some."""
         if not self._is_closed and not all(engine.is_alive() for engine in self.engines):
@@ -569,6 +629,7 @@ class BatchingRuntime:
             self.closed_by = error
             waiting, self.waiting = self.waiting, []
             self.condition.notify_all()
+        self._beside.shutdown(wait=False)
         for request in waiting:
             request.end(error)
 
@@ -645,7 +706,9 @@ class _Engine(threading.Thread):
         left = []
         for request in sorted(waiting, key=lambda request: (request.priority, request.order)):
             if request.priority is Priority.LIVE:
-                may_take = len(self._runtime.engines) == 1 or not batcher.n_live or batcher.has_room
+                may_take = batcher.has_live_room and (
+                    len(self._runtime.engines) == 1 or not batcher.n_live or batcher.has_room
+                )
             else:
                 is_free = not batcher.n_live or now_s - request.order[0] >= PATIENCE_S
                 may_take = is_free and batcher.has_file_room and (is_alone or not batcher.n_files)

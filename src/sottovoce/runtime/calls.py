@@ -306,6 +306,17 @@ class RunOnHost(ModelCall[Result]):
             return [call.work() for call in calls]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RunBeside(ModelCall[Result]):
+    """Run slow work that calls no model; other requests do not wait for it."""
+
+    work: Callable[[], Result]
+
+    @classmethod
+    def compute(cls, backend: Backend, calls: Sequence[Self]) -> Sequence[Result]:
+        return [call.work() for call in calls]
+
+
 class ContinuousBatch(CallBatch[Outcome], Protocol[DecoderOf, InputOf, Outcome]):
     """Inputs of decoders that are decoded together; they join before any step."""
 
@@ -395,14 +406,20 @@ def decode_with_fallback(
 
 
 class RunningRequest(Generic[Outcome]):
-    """A request, whose calls somebody runs one after the other. call: the next one; None after the last."""
+    """A request, whose calls somebody runs one after the other.
+
+    call: the next one; None before `begin` and after the last.
+    """
 
     def __init__(self, request: Request[Outcome]) -> None:
         self._steps = iter(request)
         self._result: Outcome | None = None
         self.error: BaseException | None = None
         self.call: ModelCall[object] | None = None
+
+    def begin(self) -> Self:
         self.answer(None)
+        return self
 
     def answer(self, result: object) -> None:
         """Go on with the result of the call."""
@@ -463,7 +480,7 @@ class CallGroup(ModelCall[list[object]]):
 
 def together(requests: Sequence[Request[Result]]) -> Steps[list[Result]]:
     """Run requests that do not depend on one another; their next calls run in groups."""
-    running = [RunningRequest(request) for request in requests]
+    running = [RunningRequest(request).begin() for request in requests]
     while waiting := [each for each in running if each.call is not None]:
         groups: dict[Hashable, list[RunningRequest[Result]]] = {}
         for each in waiting:
@@ -499,7 +516,7 @@ class DirectRuntime(Runtime):
 
     def run(self, request: Request[Result]) -> Result:
         with self.torch_threads():
-            running = RunningRequest(request)
+            running = RunningRequest(request).begin()
             while running.call is not None:
                 try:
                     result = running.call.run_alone(self.backend)

@@ -29,6 +29,7 @@ from sottovoce.options.decoding import DeferralOptions
 from sottovoce.options.transcribe import Diarizer, SpeakerOptions, TranscribeOptions, parse_speakers
 from sottovoce.recogniser import LanguageModels, Recogniser
 from sottovoce.runtime.batching import Caller, Priority
+from sottovoce.runtime.calls import Request, Steps
 from sottovoce.runtime.update_interval import INTERVALS_S, UpdateIntervalController
 from sottovoce.server.errors import RETRY_S, ApiError, too_many_requests
 from sottovoce.server.settings import MOST_ENGINES, Work
@@ -330,7 +331,7 @@ class SessionHandle:
 
         Under load one update takes all waiting audio, also what arrives before it begins.
         """
-        return await self._events_of(self._process)
+        return await self._events_of(self._process())
 
     async def push(self, pcm: Samples) -> list[Event]:
         """Queue samples (n,) float32, mono, 16 kHz; return the events of the updates that are due."""
@@ -341,7 +342,7 @@ class SessionHandle:
         return events
 
     async def finalize(self) -> list[Event]:
-        events = await self._events_of(lambda: self._finish(closes=False))
+        events = await self._events_of(self._finish(closes=False))
         return [*events, *await self._read_finals(lambda session: session.finals(self._options.final_wait_s))]
 
     async def voices(self, enrolled: Mapping[str, Floats]) -> Mapping[str, Floats]:
@@ -353,7 +354,7 @@ class SessionHandle:
     async def flush(self) -> list[Event]:
         """Emit the text of the audio so far; the session continues without context."""
         try:
-            events = await self._events_of(lambda: self._finish(closes=True))
+            events = await self._events_of(self._finish(closes=True))
             events += await self._read_finals(lambda session: session.close())
         finally:
             self._session = None
@@ -408,10 +409,10 @@ class SessionHandle:
         # A session that sends more than 20 s ahead of real time has the priority of recordings.
         return Priority.FILE if ahead_s > 20.0 else Priority.LIVE
 
-    async def _events_of(self, work: Callable[[], list[Event]]) -> list[Event]:
+    async def _events_of(self, request: Request[list[Event]]) -> list[Event]:
         self._is_processing = True
         try:
-            events = await self._worker.result_of(work, self._priority, self._caller)
+            events = await self._worker.answer(request, self._priority, self._caller)
         finally:
             self._is_processing = False
         return self._placed(events)
@@ -420,33 +421,33 @@ class SessionHandle:
         """Return events of the session with times of the whole connection."""
         return [shifted(event, self._start_sample / SAMPLE_RATE) for event in events]
 
-    def _process(self) -> list[Event]:
+    def _process(self) -> Steps[list[Event]]:
         is_greedy = self._worker.interval_controller.is_greedy
         is_stretched = self.interval_s > INTERVALS_S[0]
         # Under load one update takes all waiting audio.
         most_s = 10.0 if is_stretched else 2.0
         with self.queue.taking(round(most_s * SAMPLE_RATE)) as pcm:
             try:
-                return self._current_session().push(
-                    pcm.T,
-                    newest_only=is_stretched,
-                    greedy=is_greedy,
-                    realtime=self._priority is Priority.LIVE,
+                return (
+                    yield from self._current_session().push_request(
+                        pcm.T,
+                        newest_only=is_stretched,
+                        greedy=is_greedy,
+                        realtime=self._priority is Priority.LIVE,
+                    )
                 )
             finally:
                 self._n_processed += len(pcm)
                 self.audio_s += len(pcm) / SAMPLE_RATE
                 self._active_s = time.monotonic()
 
-    def _finish(self, *, closes: bool) -> list[Event]:
+    def _finish(self, *, closes: bool) -> Steps[list[Event]]:
         events: list[Event] = []
         while self.queue.n_ready:
-            events += self._process()
+            events += yield from self._process()
         session = self._session
-        if session is not None and closes:
-            events += session.end()
-        elif session is not None:
-            events += session.finalize()
+        if session is not None:
+            events += yield from session.end_request() if closes else session.finalize_request()
         return events
 
     def _add_work(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
-"""Threads of the server: for sessions and recordings on one model, and for decoding uploads.
+"""Work of the server on one model, and threads for decoding uploads.
 
-Work is a function that calls the model through a `Caller`; the engines of a `BatchingRuntime` run the calls,
-and Python code runs here.
+The engines of a `BatchingRuntime` run the requests of live sessions, which have no threads. Other work, such
+as recordings, is a function in a thread, which calls the model through a `Caller`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from functools import partial
+from typing import TypeAlias, TypeVar, cast
 
 import anyio
 
 from sottovoce.models.backend import Backend
-from sottovoce.runtime.batching import THREAD_NAME, BatchingRuntime, Caller, Priority
+from sottovoce.runtime.batching import THREAD_NAME, BatchingRuntime, Caller, PendingRequest, Priority
+from sottovoce.runtime.calls import Request, Steps
 from sottovoce.runtime.update_interval import UpdateIntervalController
 from sottovoce.server.errors import INTERNAL, shutting_down, to_api_error
 from sottovoce.threads import n_threads as threads_here
@@ -53,8 +55,10 @@ class Job:
 
 
 class Worker:
-    """Runs work in its threads until it is closed; live work and recordings have threads of their own, those
-    of recordings of low priority: they read files, detect speech and compute log-mel beside live sessions.
+    """Runs requests of sessions in its engines, and other work in threads, until it is closed.
+
+    Threads of recordings have a low priority: they read files, detect speech and compute log-mel beside live
+    sessions.
 
     on_live: called with seconds waited and worked of live work.
     """
@@ -85,13 +89,10 @@ class Worker:
             work_clock=time.thread_time if is_cpu else time.monotonic,
             on_live_round=self._note_round,
         )
-        limits = self.runtime.batching
+        n_files = n_engines * self.runtime.batching.files
         self._threads = {
-            priority: ThreadPoolExecutor(n_engines * n, f"{THREAD_NAME}-{priority.name.lower()}", initializer)
-            for priority, n, initializer in (
-                (Priority.LIVE, limits.sessions, None),
-                (Priority.FILE, limits.files, lower_priority),
-            )
+            Priority.LIVE: ThreadPoolExecutor(thread_name_prefix=f"{THREAD_NAME}-live"),
+            Priority.FILE: ThreadPoolExecutor(n_files, f"{THREAD_NAME}-file", lower_priority),
         }
 
     @property
@@ -112,6 +113,34 @@ class Worker:
         if self._n_faults >= FAULTS_IN_A_ROW:
             return f"{self._n_faults} faults in a row"
         return self.runtime.stall_reason(stall_s)
+
+    async def answer(self, request: Request[T], priority: Priority, caller: Caller) -> T:
+        """Return the result of a request; cancellation removes one that has not begun."""
+        return cast(T, await asyncio.wrap_future(self.begin(request, priority, caller)))
+
+    def begin(self, request: Request[T], priority: Priority, caller: Caller) -> Future[T | None]:
+        """Queue a request; cancelling the future removes one that has not begun.
+
+        Raises: ApiError after `close`.
+        """
+        job, done = Job(priority, caller, is_running=True), Future[T | None]()
+        with self._lock:
+            if self._is_closed:
+                raise shutting_down()
+            self._jobs[job] = done  # type: ignore[assignment]  # its result is not read here
+        done.add_done_callback(lambda _: self._forget(job))
+        caller.begin(priority, job.submitted_s)
+        try:
+            caller.begin_request(self._steps(job, request, done), partial(_settle, done))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+    def _steps(self, job: Job, request: Request[T], done: Future[T | None]) -> Steps[T | None]:
+        if not done.set_running_or_notify_cancel():
+            return None
+        with self._recorded(job, lambda: 0.0):  # rounds count the work of engines
+            return (yield from request)
 
     async def result_of(
         self, work: Callable[[], T], priority: Priority = Priority.LIVE, caller: Caller | None = None
@@ -149,17 +178,21 @@ class Worker:
         self.runtime.join(max(0.0, end - time.monotonic()))
 
     def _run(self, job: Job, work: Callable[[], T]) -> T:
-        began_s, work_began_s = time.monotonic(), time.thread_time()
         if job.caller is not None:
             job.caller.begin(job.priority, job.submitted_s)
         job.is_running = True
+        with self._recorded(job, time.thread_time):
+            return work()
+
+    @contextmanager
+    def _recorded(self, job: Job, work_clock: Callable[[], float]) -> Iterator[None]:
+        began_s, work_began_s = time.monotonic(), work_clock()
         try:
-            result = work()
+            yield
         except BaseException as error:  # any of them is the result of the job
-            self._record(job, error, began_s, time.thread_time() - work_began_s)
+            self._record(job, error, began_s, work_clock() - work_began_s)
             raise
-        self._record(job, None, began_s, time.thread_time() - work_began_s)
-        return result
+        self._record(job, None, began_s, work_clock() - work_began_s)
 
     def _forget(self, job: Job) -> None:
         with self._lock:
@@ -191,6 +224,14 @@ class Worker:
     def _note_round(self, seconds: float) -> None:
         with self._lock:
             self.interval_controller.note_work(seconds / len(self.runtime.engines), time.monotonic())
+
+
+def _settle(done: Future[T | None], request: PendingRequest[T | None]) -> None:
+    with suppress(InvalidStateError):  # it was cancelled
+        if request.error is None:
+            done.set_result(request.result())
+        else:
+            done.set_exception(request.error)
 
 
 Slices: TypeAlias = Generator[None, None, T]

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from sottovoce.audio.samples import AudioBuffer, PushedAudio
 from sottovoce.audio.vad import SpeechEdge, VadStream
 from sottovoce.errors import SessionClosedError
-from sottovoce.runtime.calls import Runtime, SpeechCall, Steps
+from sottovoce.runtime.calls import RunBeside, Runtime, SpeechCall, Steps
 from sottovoce.speakers.live_speakers import LiveSpeakers
 from sottovoce.streaming.options import PAUSE_MS
 from sottovoce.streaming.second_pass import SecondPass
@@ -304,8 +305,8 @@ class UpdateSchedule:
         self.buffer.drop_before(self.onset if taken is None else taken)
 
 
-class _Attempt(AbstractContextManager[None]):
-    """Holds back an error, which the session's next method raises."""
+class Attempt(AbstractContextManager[None]):
+    """Holds back an error, for later."""
 
     failure: Exception | None = None
 
@@ -324,7 +325,8 @@ class _Attempt(AbstractContextManager[None]):
 class LiveSession(ABC):
     """Turns speech into events as it comes; made by `Recogniser.session`.
 
-    speakers: an unused speaker labeller. second_pass: transcribes finished utterances again.
+    runtime: what runs its requests. speakers: an unused speaker labeller. second_pass: transcribes finished
+    utterances again.
     """
 
     def __init__(
@@ -335,11 +337,11 @@ class LiveSession(ABC):
         speakers: LiveSpeakers | None,
         second_pass: SecondPass | None = None,
     ) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._pushed = PushedAudio()
         self._schedule = schedule
         self._events = events
-        self._attempt = events.attempt = _Attempt()
+        self._attempt = events.attempt = Attempt()
         self._speakers = events.speakers = speakers
         self._second_pass = second_pass
         self._closed = False
@@ -387,19 +389,39 @@ class LiveSession(ABC):
             SessionClosedError: after `close`.
             AudioError: other samples, or more than 10 minutes at once; the session is unchanged.
         """
+        return self.runtime.run(
+            self.push_request(
+                pcm, sample_rate=sample_rate, newest_only=newest_only, greedy=greedy, realtime=realtime
+            )
+        )
+
+    def push_request(
+        self,
+        pcm: npt.NDArray[np.generic] | Tensor,
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        newest_only: bool = False,
+        greedy: bool = False,
+        realtime: bool = False,
+    ) -> Steps[list[Event]]:
+        """Return `push` as a request for the runtime of the session."""
         if self._closed:
             raise SessionClosedError("push: expected no audio after close(), got some; start a new session")
         self._append(self._pushed.push(pcm, sample_rate))
-        self._advance(newest_only=newest_only, greedy=greedy)
-        return self._take_events(realtime=realtime)
+        yield from self._advance(newest_only=newest_only, greedy=greedy)
+        take = partial(self._take_events, realtime=realtime)
+        return take() if realtime or self._second_pass is None else (yield from RunBeside(take))
 
     def end(self) -> list[Event]:
         """Finish the utterance, without waiting for a second pass; `close` returns its finals."""
+        return self.runtime.run(self.end_request())
+
+    def end_request(self) -> Steps[list[Event]]:
         if not self._closed:
             self._closed = True
             self._append(self._pushed.flush())
             self._schedule.stop()
-            self._advance()
+            yield from self._advance()
         return self._take_events(realtime=True)
 
     def close(self) -> list[Event]:
@@ -453,8 +475,11 @@ class LiveSession(ABC):
 
     def finalize(self) -> list[Event]:
         """Commit all words so far, as at the end of an utterance; the session continues."""
+        return self.runtime.run(self.finalize_request())
+
+    def finalize_request(self) -> Steps[list[Event]]:
         if self.is_in_speech and not self._closed:
-            self._runtime.run(self._flush(self._schedule.buffer.end))
+            yield from self._flush(self._schedule.buffer.end)
         return self._take_events(realtime=True)
 
     def _append(self, pcm: Samples) -> None:
@@ -471,21 +496,10 @@ class LiveSession(ABC):
             events = self._second_pass.take(events, realtime=realtime)
         return [*self.numbers.numbered(events), *self.finals()]
 
-    def _advance(self, *, newest_only: bool = False, greedy: bool = False) -> None:
-        points = self._schedule.points(newest_only=newest_only)
-        if self._speakers is None:
-            self._runtime.run(self._through(points, greedy=greedy))
-        else:  # voices are compared here, where no other session waits for it
-            self._runtime.run(self._schedule.detect_speech())
-            for point in points:
-                self._diarize(self._speakers)
-                self._runtime.run(self._through([point], greedy=greedy))
-            self._diarize(self._speakers)
-        self._schedule.discard(self._release())
-
-    def _through(self, points: Iterable[SchedulePoint], *, greedy: bool) -> Steps[None]:
+    def _advance(self, *, newest_only: bool = False, greedy: bool = False) -> Steps[None]:
         yield from self._schedule.detect_speech()
-        for point in points:
+        for point in self._schedule.points(newest_only=newest_only):
+            yield from self._diarize()
             if point.kind == "start":
                 at = max(point.sample, self._schedule.buffer.start)
                 self._start_speech(at)
@@ -497,6 +511,8 @@ class LiveSession(ABC):
             elif self.is_in_speech:
                 with self._attempt:
                     yield from self._update(point.sample, greedy=greedy)
+        yield from self._diarize()
+        self._schedule.discard(self._release())
 
     @property
     @abstractmethod
@@ -525,7 +541,11 @@ class LiveSession(ABC):
     def _release(self) -> int | None:
         """Forget what is not needed again; return the end of the samples that were copied, or None."""
 
-    def _diarize(self, speakers: LiveSpeakers) -> None:
-        with self._attempt, self._runtime.torch_threads():
-            pcm = self._schedule.buffer.view(speakers.n_samples, self._schedule.now)
-            speakers.push(pcm, is_speech=self.is_in_speech)
+    def _diarize(self) -> Steps[None]:
+        speakers = self._speakers
+        if speakers is None:
+            return
+        pcm = self._schedule.buffer.view(speakers.n_samples, self._schedule.now)
+        compare = partial(speakers.push, pcm, is_speech=self.is_in_speech)
+        with self._attempt:
+            yield from RunBeside(compare)

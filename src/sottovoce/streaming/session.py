@@ -135,8 +135,8 @@ class Session(LiveSession):
         utterance = LiveUtterance(
             lambda language: self._builder(language).tokenizer,
             stream,
-            encoder_mode(stream, self._runtime.backend),
-            self._runtime.backend.dims.n_mels,
+            encoder_mode(stream, self.runtime.backend),
+            self.runtime.backend.dims.n_mels,
             start_sample=sample,
             history=history,
         )

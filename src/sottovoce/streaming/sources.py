@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import AudioError, OptionError
-from sottovoce.streaming.live_session import EventNumbers, LiveSession
+from sottovoce.runtime.calls import Request, Steps
+from sottovoce.streaming.live_session import Attempt, EventNumbers, LiveSession
 from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class SourcesSession:
         self.sources = tuple(sessions)
         self._sessions = tuple(sessions.values())
         self._on_close = on_close
+        self._runtime = self._sessions[0].runtime
+        self._attempt = Attempt()
         self._held: list[Event] = []
         self.number_by(EventNumbers(n_sources=len(sessions)))
 
@@ -57,33 +60,52 @@ class SourcesSession:
 
         Raises: as `LiveSession.push`; AudioError for another number of sources.
         """
-        if pcm.ndim != 2 or len(pcm) != len(self.sources):
-            raise AudioError(f"sources: expected samples ({len(self.sources)}, n), got {pcm.shape}")
-        return self._of_all(
-            lambda place, session: session.push(
-                pcm[place],
-                sample_rate=sample_rate,
-                newest_only=newest_only,
-                greedy=greedy,
-                realtime=realtime,
+        return self._runtime.run(
+            self.push_request(
+                pcm, sample_rate=sample_rate, newest_only=newest_only, greedy=greedy, realtime=realtime
             )
         )
 
+    def push_request(
+        self,
+        pcm: npt.NDArray[np.generic],
+        *,
+        sample_rate: int = SAMPLE_RATE,
+        newest_only: bool = False,
+        greedy: bool = False,
+        realtime: bool = False,
+    ) -> Steps[list[Event]]:
+        """Return `push` as a request for the runtime of the sessions."""
+        if pcm.ndim != 2 or len(pcm) != len(self.sources):
+            raise AudioError(f"sources: expected samples ({len(self.sources)}, n), got {pcm.shape}")
+        return self._answers(
+            session.push_request(
+                samples, sample_rate=sample_rate, newest_only=newest_only, greedy=greedy, realtime=realtime
+            )
+            for session, samples in zip(self._sessions, pcm, strict=True)
+        )
+
     def end(self) -> list[Event]:
-        return self._of_all(lambda _, session: session.end())
+        return self._runtime.run(self.end_request())
+
+    def end_request(self) -> Steps[list[Event]]:
+        return self._answers(session.end_request() for session in self._sessions)
 
     def close(self) -> list[Event]:
         try:
-            return self._of_all(lambda _, session: session.close())
+            return self._of_all(lambda session: session.close())
         finally:
             if self._on_close is not None:
                 self._on_close()
 
     def finals(self, wait_s: float | None = None) -> list[Event]:
-        return self._of_all(lambda _, session: session.finals(wait_s))
+        return self._of_all(lambda session: session.finals(wait_s))
 
     def finalize(self) -> list[Event]:
-        return self._of_all(lambda _, session: session.finalize())
+        return self._runtime.run(self.finalize_request())
+
+    def finalize_request(self) -> Steps[list[Event]]:
+        return self._answers(session.finalize_request() for session in self._sessions)
 
     def on_finals(self, notify: Callable[[], None], has_time: Callable[[], bool] = lambda: True) -> None:
         for session in self._sessions:
@@ -108,14 +130,21 @@ class SourcesSession:
         for session in self._sessions:
             session.discard()
 
-    def _of_all(self, work: Callable[[int, LiveSession], list[Event]]) -> list[Event]:
-        """Do the work of every session, and raise the last error then; the next call returns the events."""
-        failure: Exception | None = None
-        for place, session in enumerate(self._sessions):
-            try:
-                self._held += work(place, session)
-            except Exception as error:
-                failure = error
+    def _of_all(self, work: Callable[[LiveSession], list[Event]]) -> list[Event]:
+        for session in self._sessions:
+            with self._attempt:
+                self._held += work(session)
+        return self._events()
+
+    def _answers(self, requests: Iterable[Request[list[Event]]]) -> Steps[list[Event]]:
+        for request in requests:
+            with self._attempt:
+                self._held += yield from request
+        return self._events()
+
+    def _events(self) -> list[Event]:
+        """Return the events of all; after an error, raise the last one, and return them at the next call."""
+        failure, self._attempt.failure = self._attempt.failure, None
         if failure is not None:
             raise failure
         events, self._held = sorted(self._held, key=_emitted_s), []
