@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from types import FrameType
 from unittest.mock import Mock
 
@@ -20,7 +20,7 @@ from sottovoce.models.devices import Device
 from sottovoce.models.dims import BASE
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
-from sottovoce.runtime.batching import ON_ACCELERATOR, BatchingRuntime
+from sottovoce.runtime.batching import ON_ACCELERATOR, BatchingRuntime, PendingRequest
 from sottovoce.runtime.calls import DirectRuntime
 from sottovoce.streaming.options import LiveOptions
 from sottovoce.streaming.session import Session
@@ -154,21 +154,22 @@ def test_two_updates_of_sixteen_live_sessions_take_few_calls_each() -> None:
     n_sessions, n_pushes = 16, 8
     backend = Counting(spoken(SpokenLanguage("en", 0, 1500)))
     pieces = np.array_split(voice(0.5 * n_pushes, (0, 0.5 * n_pushes)), n_pushes)
-    are_open = threading.Barrier(n_sessions)
     options = LiveOptions(languages=("en",))
     Session(backend, TOKENIZER, options)  # the vocabulary is made once
 
-    def push(runtime: BatchingRuntime) -> None:
-        with runtime.caller() as caller:
-            are_open.wait(20)
-            session = Session(backend, TOKENIZER, options, vad=VadStream(model=Loud()), runtime=caller)
-            for piece in pieces:
-                session.push(piece)
-
     def work() -> None:
         runtime = BatchingRuntime(backend, ON_ACCELERATOR, waits_for_all=True)
-        with ThreadPoolExecutor(n_sessions) as threads:
-            list(threads.map(push, [runtime] * n_sessions))
+        callers = [runtime.caller() for _ in range(n_sessions)]
+        sessions = [
+            Session(backend, TOKENIZER, options, vad=VadStream(model=Loud()), runtime=caller)
+            for caller in callers
+        ]
+        done: SimpleQueue[PendingRequest[object]] = SimpleQueue()
+        for piece in pieces:
+            for caller, session in zip(callers, sessions, strict=True):
+                caller.begin_request(session.push_request(piece), done.put)
+            for _ in sessions:
+                done.get(timeout=20).result()
         runtime.close()
         runtime.join(20)
 
