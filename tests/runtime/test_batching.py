@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,8 +43,10 @@ from sottovoce.runtime.calls import (
     ModelCall,
     Request,
     Result,
+    RunBeside,
     RunOnHost,
     Runtime,
+    Steps,
 )
 from sottovoce.runtime.static_rows import RowPool
 from sottovoce.runtime.torch import TorchBackend
@@ -412,6 +415,42 @@ def test_a_closed_runtime_ends_its_callers() -> None:
         shared.join(10)
         with pytest.raises(ValueError, match="closed"):
             shared.caller().run(RunOnHost(wait))
+
+
+def test_no_request_waits_for_work_beside_the_model() -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    done: SimpleQueue[PendingRequest[object]] = SimpleQueue()
+
+    def wait() -> str:
+        reached.set()
+        assert go_on.wait(10)
+        return "compared"
+
+    def compared() -> Steps[object]:
+        result = yield from RunBeside(wait)
+        try:
+            yield from RunBeside(lambda: 1 / 0)
+        except ZeroDivisionError:
+            return result, (yield from RunOnHost(lambda: "on the host"))
+
+    shared = BatchingRuntime(FakeBackend(Script()), Batching(sessions=1))
+    try:
+        shared.caller().begin_request(compared(), done.put)
+        assert reached.wait(10)
+        assert shared.caller().run(RunOnHost(lambda: "other")) == "other"
+        assert done.empty()
+        go_on.set()
+        assert done.get(timeout=10).result() == ("compared", "on the host")
+        reached.clear()
+        go_on.clear()
+        shared.caller().begin_request(RunBeside(wait), done.put)
+        assert reached.wait(10)
+    finally:
+        shared.close(ValueError("closed"))
+        go_on.set()
+    with pytest.raises(ValueError, match="closed"):
+        done.get(timeout=10).result()
+    shared.join(10)
 
 
 ENGINE_AT_WORK = """

@@ -247,6 +247,23 @@ def test_an_update_that_waits_takes_what_comes_meanwhile(gate: Gate) -> None:
     assert asyncio.run(run()) == (4.0, 1, [4.0])
 
 
+def test_an_update_that_is_cancelled_before_it_begins_takes_no_audio(gate: Gate) -> None:
+    async def run() -> tuple[int, int, list[float]]:
+        async with opened() as (model, scheduler, session):
+            busy = submit(scheduler.worker, gate)
+            wait_until(lambda: gate.n_waiting == 1)
+            pushing = asyncio.create_task(session.push(np.tile(TENTH, 10)))
+            await asyncio.sleep(0.05)
+            pushing.cancel()
+            await asyncio.gather(pushing, return_exceptions=True)
+            gate.open()
+            busy.result(10)
+            n_ready, n_calls = session.queue.n_ready, model.n_calls
+            return n_ready, n_calls, [event.end for event in await session.update()]  # type: ignore[union-attr]
+
+    assert asyncio.run(run()) == (16_000, 0, [1.0])
+
+
 def test_who_sends_without_a_pause_gets_words_on_the_way() -> None:
     """There is more audio than an update takes; words come before all of it was processed."""
 
