@@ -93,6 +93,13 @@ def cause_of(error: BaseException) -> str:
     return str(reason).strip().split("\n")[0] or type(error).__name__
 
 
+def got(error: BaseException) -> str:
+    """Return what a file is instead of what was expected, by the error of reading it."""
+    if isinstance(error, IsADirectoryError):
+        return "a folder"
+    return "no permission to read it" if isinstance(error, PermissionError) else cause_of(error)
+
+
 @contextmanager
 def expecting(
     name: object,
@@ -106,7 +113,7 @@ def expecting(
     except SottovoceError:
         raise
     except causes as cause:
-        raise error(f"{name}: expected {expected}, got {cause_of(cause)}") from cause
+        raise error(f"{name}: expected {expected}, got {got(cause)}") from cause
 
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")

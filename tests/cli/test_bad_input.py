@@ -96,6 +96,7 @@ stream {clip} --encoder exact --tail 5 | tail
 stream {clip} --speakers many | 'many'
 stream {clip} --sources caller,agent | --sources: expected 2 channels in
 transcribe {clip} --replace none.txt | none.txt: no such file; expected lines
+transcribe {clip} --replace out | out: expected lines 'what is said => what is written', got a folder
 transcribe {clip} --mask-profanity none.txt | none.txt: no such file; expected words
 stream {clip} --speakers 0 | got 0
 stream {clip} --log {tmp}/file/log | cannot be written

@@ -23,7 +23,7 @@ from typing import IO, Any, BinaryIO, TypeVar, cast
 
 import msgspec
 
-from sottovoce.errors import InputError, OptionError, SottovoceError, cause_of
+from sottovoce.errors import InputError, OptionError, SottovoceError, cause_of, got
 
 try:
     import fcntl
@@ -84,7 +84,7 @@ def read_text(
     except FileNotFoundError as cause:
         raise error(f"{name or path}: no such file; expected {expected}") from cause
     except (OSError, ValueError) as cause:
-        raise error(f"{name or path}: expected {expected}, got {cause_of(cause)}") from cause
+        raise error(f"{name or path}: expected {expected}, got {got(cause)}") from cause
 
 
 def read_lines(
