@@ -148,6 +148,14 @@ def test_a_pipe_with_a_name_is_not_used_up_by_looking_at_it(
     assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no descriptors with names")
+def test_a_document_goes_into_a_pipe_of_a_descriptor(clip: Path, call: Call) -> None:
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as reader, os.fdopen(theirs, "wb"):
+        assert call("transcribe", clip, *FAST, "-f", "srt", "-o", f"/dev/fd/{theirs}").err == ""
+        assert reader.read(4) == b"1\n00"
+
+
 def test_text_is_shown_on_a_terminal_while_documents_go_to_files(
     clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,16 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no descriptors with names")
+def test_a_pipe_of_a_descriptor_is_written_to() -> None:
+    """Such as `-o >(cat)` in a shell."""
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as reader, os.fdopen(theirs, "wb"):
+        with open_output(f"/dev/fd/{theirs}") as write:
+            write("said")
+        assert reader.read(4) == b"said"
+
+
 def test_a_device_is_written_to_and_not_replaced() -> None:
     write(os.devnull, "x")
     assert not Path(os.devnull).is_file()

@@ -198,7 +198,7 @@ def documents_of(
         extensions = [writer.extension for writer in writers]
         paths = paths_in_trees(files, output.output_dir, extensions, suffix=named, trees=trees or {})
     if not given.get("dry_run"):
-        for place in {path.parent for path in paths.values()}:
+        for place in {path.parent for path in paths.values() if not is_device(path)}:
             writable_folder(place)
     terminal = terminal_writer(by_confidence) if sys.stdout.isatty() and not output.quiet else None
     are_renamed = output.name_language and language is None

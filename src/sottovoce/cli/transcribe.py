@@ -50,7 +50,7 @@ from sottovoce.cli.options import (
     speakers_of,
 )
 from sottovoce.errors import AudioError, OptionError, cause_of
-from sottovoce.formats.output import STANDARD_OUTPUT, document_names
+from sottovoce.formats.output import STANDARD_OUTPUT, document_names, is_device
 from sottovoce.formats.pages import clock
 from sottovoce.offline.regroup import Rule, parse_rules, regrouped
 from sottovoce.options.decoding import (
@@ -653,7 +653,8 @@ def subtitled(
 def resuming(name: str, run: TranscribeRun) -> Iterator[tuple[StoredPart, PartWriter | None]]:
     """Read the stored part of a recording, and write what follows; None: it cannot be resumed."""
     place = run.documents.places(name)[0]
-    header = None if str(place) == STANDARD_OUTPUT else run.part_header(name)
+    has_file = str(place) != STANDARD_OUTPUT and not is_device(Path(place))
+    header = run.part_header(name) if has_file else None
     if header is None:
         yield StoredPart(), None
         return

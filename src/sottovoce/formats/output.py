@@ -125,7 +125,9 @@ def open_output(path: Path | str, *, live: bool = False) -> Iterator[Write]:
         for piece in held:
             _print(piece)
         return
-    real = Path(os.path.realpath(path))  # replace the target of a link, not the link
+    real = Path(path)
+    if not is_device(real):  # such as /dev/fd/3, a link to what is no path
+        real = Path(os.path.realpath(path))  # replace the target of a link, not the link
     with ExitStack() as stack:
 
         def write(piece: Piece) -> None:
