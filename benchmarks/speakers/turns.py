@@ -29,7 +29,7 @@ from sottovoce.audio.io import Recording
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer, load_speaker_networks, make_diarizer
 from sottovoce.speakers.labels import SpeakerLabels
-from sottovoce.speakers.networks import LocalSpeakers, load_segmentation
+from sottovoce.speakers.networks import SegmentationNetwork, load_segmentation
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Segment, Turn, Word
 
@@ -37,7 +37,9 @@ Line = dict[str, object]
 Pairs = list[tuple[str, str]]
 
 
-def told_apart(talks: Sequence[Conversation], options: SpeakerOptions, local: LocalSpeakers) -> list[Line]:
+def told_apart(
+    talks: Sequence[Conversation], options: SpeakerOptions, local: SegmentationNetwork
+) -> list[Line]:
     """Errors over conversations, how often the number of speakers was found, and what it took."""
     tallies = [Tally(number="given"), Tally(number="found")]
     for talk in talks:
@@ -54,7 +56,7 @@ def told_apart(talks: Sequence[Conversation], options: SpeakerOptions, local: Lo
 
 
 def both_ways(
-    talk: Conversation, wishes: Sequence[SpeakerOptions], local: LocalSpeakers
+    talk: Conversation, wishes: Sequence[SpeakerOptions], local: SegmentationNetwork
 ) -> tuple[list[list[Turn]], float]:
     """Turns under each of the options, and the processor seconds of the windows, which all of them share."""
     began = time.process_time()

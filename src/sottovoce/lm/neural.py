@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from sottovoce.models.whisper import NativeLinear
 from sottovoce.threads import all_torch_threads
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.cache_utils import DynamicCache, DynamicLayer
 
 CACHE_MB = 512.0
@@ -269,16 +269,6 @@ def _quantise(network: nn.Module) -> None:
         setattr(network.get_submodule(parent), last, NativeLinear(linear))
 
 
-class PieceTokenizer(Protocol):
-    @property
-    def bos_token_id(self) -> int | None: ...
-
-    @property
-    def eos_token_id(self) -> int | None: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-
-
 class CausalWordModel:
     """Scores words with a causal model of transformers; a thread-safe `WordLanguageModel`.
 
@@ -293,7 +283,7 @@ class CausalWordModel:
     def __init__(
         self,
         model: PreTrainedModel,
-        tokenizer: PieceTokenizer,
+        tokenizer: PreTrainedTokenizerBase,
         *,
         device: torch.device | Device | None = None,
         dtype: str = "float32",

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -35,7 +35,7 @@ from sottovoce.text.files import fitting_name, whole_file, writing
 from sottovoce.types import SAMPLE_RATE, AudioChunk, Floats, Samples, Turn
 
 if TYPE_CHECKING:
-    from sottovoce.speakers.networks import LocalSpeakers, VoiceEncoder
+    from sottovoce.speakers.networks import SegmentationNetwork, VoiceEncoder
 
 Labels = npt.NDArray[np.intp]
 MOST_VECTORS = 4000
@@ -187,7 +187,7 @@ class DiarizedWindow:
 
 
 class ClusteringDiarizer:
-    def __init__(self, local: LocalSpeakers, voices: VoiceEncoder, options: SpeakerOptions) -> None:
+    def __init__(self, local: SegmentationNetwork, voices: VoiceEncoder, options: SpeakerOptions) -> None:
         self._local = local
         self._voices = voices
         self._options = options
@@ -368,18 +368,7 @@ VARIABLE = "SOTTOVOCE_PYANNOTE"
 """Names another pipeline."""
 
 
-Pipeline = Callable[..., object]
-
-
-class _Annotation(Protocol):
-    """pyannote.core's: labelled spans."""
-
-    def itertracks(self, *, yield_label: bool) -> Iterable[tuple[_Span, object, str]]: ...
-
-
-class _Span(Protocol):
-    start: float
-    end: float
+Pipeline = Callable[..., Any]
 
 
 class PyannoteDiarizer:
@@ -405,7 +394,7 @@ class PyannoteDiarizer:
             limits["min_speakers"] = self._options.least
         output = self._pipeline(audio, **limits)
         # Version 4 returns an object with the annotation, earlier ones the annotation itself.
-        annotation = cast(_Annotation, getattr(output, "speaker_diarization", output))
+        annotation: Any = getattr(output, "speaker_diarization", output)
         return name_turns(
             (span.start, span.end, label) for span, _, label in annotation.itertracks(yield_label=True)
         )
@@ -433,7 +422,7 @@ def make_diarizer(options: SpeakerOptions | Diarizer) -> Diarizer:
     return ClusteringDiarizer(*load_speaker_networks(options), options)
 
 
-def load_speaker_networks(options: SpeakerOptions) -> tuple[LocalSpeakers, VoiceEncoder]:
+def load_speaker_networks(options: SpeakerOptions) -> tuple[SegmentationNetwork, VoiceEncoder]:
     """Raises: MissingExtraError without PyTorch, ModelNotFoundError, CheckpointError."""
     require_torch("telling speakers apart")
     from sottovoce.speakers.networks import load_campplus, load_ge2e, load_segmentation

@@ -32,7 +32,7 @@ from sottovoce.speakers.labels import FAR_S, SpeakerLabels, letter
 from sottovoce.types import SAMPLE_RATE, Floats, Samples, Turn, Word
 
 if TYPE_CHECKING:
-    from sottovoce.speakers.networks import LocalSpeakers, VoiceEncoder
+    from sottovoce.speakers.networks import SegmentationNetwork, VoiceEncoder
 
 UPDATE_FRAMES = 30
 """Half a second, the rate of updates."""
@@ -52,7 +52,7 @@ class LiveSpeakers:
     """
 
     def __init__(
-        self, local: LocalSpeakers, voices: VoiceEncoder, options: SpeakerOptions | None = None
+        self, local: SegmentationNetwork, voices: VoiceEncoder, options: SpeakerOptions | None = None
     ) -> None:
         self._local = local
         self._options = options or SpeakerOptions()

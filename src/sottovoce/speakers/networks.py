@@ -51,22 +51,6 @@ class VoiceEncoder(Protocol):
         ...
 
 
-class LocalSpeakers(Protocol):
-    """Finds the activity of a few local speakers in a window.
-
-    first_samples: centre of the first frame. frame_samples: between centres.
-    """
-
-    window_samples: int
-    first_samples: int
-    frame_samples: int
-    n_frames: int
-
-    def activity(self, windows: Floats) -> Floats:
-        """Compute probabilities (n, n_frames, n_local) of windows (n, window_samples) float32."""
-        ...
-
-
 VOICES = IndexModel(
     licence="Apache-2.0",
     files=(
@@ -365,7 +349,8 @@ LOWEST_HZ, NARROWEST_HZ = 50.0, 50.0
 class SegmentationNetwork:
     """Maps windows of 5 s to the activity of three speakers, every 16.9 ms.
 
-    weights: under pyannote's names (`sincnet.*`, `lstm.*`, `linear.*`, `classifier.*`).
+    weights: under pyannote's names (`sincnet.*`, `lstm.*`, `linear.*`, `classifier.*`). first_samples: centre
+    of the first frame. frame_samples: between centres.
     """
 
     key = "state_dict"

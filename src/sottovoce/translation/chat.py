@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from sottovoce.errors import OptionError, TranslationError
@@ -169,10 +168,6 @@ class Glossary:
         return [pair for pair in self.terms if composed(pair[0]).casefold() in folded]
 
 
-class Chat(Protocol):
-    def reply(self, messages: list[Message]) -> str: ...
-
-
 @dataclass(slots=True)
 class ChatTranslator:
     """Translates into one language, sentence by sentence.
@@ -180,7 +175,7 @@ class ChatTranslator:
     Raises: OptionError for an unknown language.
     """
 
-    chat: Chat
+    chat: ChatServer
     target: str
     glossary: Glossary = field(default_factory=Glossary)
     _before: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=N_CONTEXT), init=False)
