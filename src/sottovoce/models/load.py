@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,64 +37,41 @@ from sottovoce.models.package_index import cache_root
 from sottovoce.models.sources import MILLIONS, NANO, Sources, local_path, resolve
 from sottovoce.text.files import from_json, whole_file, writing
 from sottovoce.text.languages import language_codes
+from sottovoce.text.tokenizer import N_VOCAB_99, N_VOCAB_100, N_VOCAB_ENGLISH
 
 # fmt: off
-TINY_EN: AlignmentHeads = (
-    (1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4),
-)
-TINY: AlignmentHeads = ((2, 2), (3, 0), (3, 2), (3, 3), (3, 4), (3, 5))
-BASE_EN: AlignmentHeads = ((3, 3), (4, 7), (5, 1), (5, 5), (5, 7))
-BASE: AlignmentHeads = ((3, 1), (4, 2), (4, 3), (4, 7), (5, 1), (5, 2), (5, 4), (5, 6))
-SMALL_EN: AlignmentHeads = (
-    (6, 6), (7, 0), (7, 3), (7, 8), (8, 2), (8, 5), (8, 7), (9, 0), (9, 4), (9, 8), (9, 10), (10, 0),
-    (10, 1), (10, 2), (10, 3), (10, 6), (10, 11), (11, 2), (11, 4),
-)
-SMALL: AlignmentHeads = (
-    (5, 3), (5, 9), (8, 0), (8, 4), (8, 7), (8, 8), (9, 0), (9, 7), (9, 9), (10, 5),
-)
-MEDIUM_EN: AlignmentHeads = (
-    (11, 4), (14, 1), (14, 12), (14, 14), (15, 4), (16, 0), (16, 4), (16, 9), (17, 12), (17, 14),
-    (18, 7), (18, 10), (18, 15), (20, 0), (20, 3), (20, 9), (20, 14), (21, 12),
-)
-MEDIUM: AlignmentHeads = ((13, 15), (15, 4), (15, 15), (16, 1), (20, 0), (23, 4))
 LARGE_V1: AlignmentHeads = (
     (9, 19), (11, 2), (11, 4), (11, 17), (22, 7), (22, 11), (22, 17), (23, 2), (23, 15),
 )
-LARGE_V2: AlignmentHeads = (
-    (10, 12), (13, 17), (16, 11), (16, 12), (16, 13), (17, 15), (17, 16), (18, 4), (18, 11), (18, 19),
-    (19, 11), (21, 2), (21, 3), (22, 3), (22, 9), (22, 12), (23, 5), (23, 7), (23, 13), (25, 5),
-    (26, 1), (26, 12), (27, 15),
-)
-LARGE_V3: AlignmentHeads = (
-    (7, 0), (10, 17), (12, 18), (13, 12), (16, 1), (17, 14), (19, 11), (21, 4), (24, 1), (25, 6),
-)
-LARGE_V3_TURBO: AlignmentHeads = ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14))
+HEADS: Mapping[tuple[int, int, int], AlignmentHeads] = MappingProxyType({
+    (4, 6, N_VOCAB_ENGLISH): ((1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4)),
+    (4, 6, N_VOCAB_99): ((2, 2), (3, 0), (3, 2), (3, 3), (3, 4), (3, 5)),
+    (6, 8, N_VOCAB_ENGLISH): ((3, 3), (4, 7), (5, 1), (5, 5), (5, 7)),
+    (6, 8, N_VOCAB_99): ((3, 1), (4, 2), (4, 3), (4, 7), (5, 1), (5, 2), (5, 4), (5, 6)),
+    (12, 12, N_VOCAB_ENGLISH): (
+        (6, 6), (7, 0), (7, 3), (7, 8), (8, 2), (8, 5), (8, 7), (9, 0), (9, 4), (9, 8), (9, 10), (10, 0),
+        (10, 1), (10, 2), (10, 3), (10, 6), (10, 11), (11, 2), (11, 4),
+    ),
+    (12, 12, N_VOCAB_99): (
+        (5, 3), (5, 9), (8, 0), (8, 4), (8, 7), (8, 8), (9, 0), (9, 7), (9, 9), (10, 5),
+    ),
+    (24, 16, N_VOCAB_ENGLISH): (
+        (11, 4), (14, 1), (14, 12), (14, 14), (15, 4), (16, 0), (16, 4), (16, 9), (17, 12), (17, 14),
+        (18, 7), (18, 10), (18, 15), (20, 0), (20, 3), (20, 9), (20, 14), (21, 12),
+    ),
+    (24, 16, N_VOCAB_99): ((13, 15), (15, 4), (15, 15), (16, 1), (20, 0), (23, 4)),
+    (32, 20, N_VOCAB_99): (
+        (10, 12), (13, 17), (16, 11), (16, 12), (16, 13), (17, 15), (17, 16), (18, 4), (18, 11), (18, 19),
+        (19, 11), (21, 2), (21, 3), (22, 3), (22, 9), (22, 12), (23, 5), (23, 7), (23, 13), (25, 5),
+        (26, 1), (26, 12), (27, 15),
+    ),
+    (32, 20, N_VOCAB_100): (
+        (7, 0), (10, 17), (12, 18), (13, 12), (16, 1), (17, 14), (19, 11), (21, 4), (24, 1), (25, 6),
+    ),
+    (4, 20, N_VOCAB_100): ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14)),
+})
 # fmt: on
-
-ENGLISH, LANGUAGES_99, LANGUAGES_100 = 51864, 51865, 51866
-HEADS = MappingProxyType(
-    {
-        "tiny.en": (4, 6, ENGLISH, TINY_EN),
-        "tiny": (4, 6, LANGUAGES_99, TINY),
-        "base.en": (6, 8, ENGLISH, BASE_EN),
-        "base": (6, 8, LANGUAGES_99, BASE),
-        "small.en": (12, 12, ENGLISH, SMALL_EN),
-        "small": (12, 12, LANGUAGES_99, SMALL),
-        "medium.en": (24, 16, ENGLISH, MEDIUM_EN),
-        "medium": (24, 16, LANGUAGES_99, MEDIUM),
-        "large-v1": (32, 20, LANGUAGES_99, LARGE_V1),
-        "large-v2": (32, 20, LANGUAGES_99, LARGE_V2),
-        "large-v3": (32, 20, LANGUAGES_100, LARGE_V3),
-        "large": (32, 20, LANGUAGES_100, LARGE_V3),
-        "large-v3-turbo": (4, 20, LANGUAGES_100, LARGE_V3_TURBO),
-        "turbo": (4, 20, LANGUAGES_100, LARGE_V3_TURBO),
-    }
-)
-
-BY_SIZE = MappingProxyType(
-    {(n_layers, n_heads, n_vocab): heads for n_layers, n_heads, n_vocab, heads in HEADS.values()}
-)
-"""Later models in `HEADS` hide earlier ones of their size: large-v1 needs its name."""
+"""By decoder layers, heads of a layer, and size of the vocabulary. large-v1 has the size of large-v2."""
 FIRST_LARGE = re.compile(r"(^|[^a-z])(large-v1|whisper-large$)")
 
 
@@ -103,8 +81,7 @@ def published_heads(name: str, dims: ModelDims) -> AlignmentHeads | None:
     name: hub id or file stem; only distinguishes large-v1 and large-v2.
     """
     size = (dims.n_text_layer, dims.n_text_head, dims.n_vocab)
-    heads = BY_SIZE.get(size)
-    return LARGE_V1 if heads is LARGE_V2 and FIRST_LARGE.search(name) else heads
+    return LARGE_V1 if size == (32, 20, N_VOCAB_99) and FIRST_LARGE.search(name) else HEADS.get(size)
 
 
 def expected_bytes(name: str) -> int:

@@ -511,24 +511,17 @@ class TranscriptionRequest:
     phrases: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
 class FileJob:
     """One recording under transcription: iterate over its segments. n_prompt_tokens: of its prompt, without
     those that the model does not see.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        caller: Caller,
-        transcription: FileTranscription,
-        n_prompt_tokens: int,
-        second: Caller | None = None,
-    ) -> None:
-        self._worker = worker
-        self._caller = caller
-        self._transcription = transcription
-        self._second = second
-        self.n_prompt_tokens = n_prompt_tokens
+    _worker: Worker
+    _caller: Caller
+    _transcription: FileTranscription
+    n_prompt_tokens: int
+    _second: Caller | None = None
 
     def __aiter__(self) -> AsyncIterator[Segment]:
         return self
