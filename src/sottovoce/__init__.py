@@ -44,51 +44,34 @@ if TYPE_CHECKING:
     from sottovoce.types import Unstable as Unstable
     from sottovoce.types import Word as Word
 
-_HOMES = {
-    "AcousticModel": "sottovoce.ctc.network",
-    "AudioSource": "sottovoce.audio.io",
-    "CtcDecoder": "sottovoce.ctc.decoder",
-    "CtcModel": "sottovoce.network_model",
-    "DecodingOptions": "sottovoce.options.decoding",
-    "Event": "sottovoce.types",
-    "FallbackOptions": "sottovoce.options.decoding",
-    "FileTranscription": "sottovoce.offline.transcription",
-    "Final": "sottovoce.types",
-    "Hypothesis": "sottovoce.types",
-    "LanguageChanged": "sottovoce.types",
-    "LanguageDetection": "sottovoce.decoding.decode",
-    "LanguageSpan": "sottovoce.offline.pipeline",
-    "LiveOptions": "sottovoce.streaming.options",
-    "Match": "sottovoce.alignment",
-    "Model": "sottovoce.api",
-    "Partial": "sottovoce.types",
-    "Recogniser": "sottovoce.recogniser",
-    "Segment": "sottovoce.types",
-    "Session": "sottovoce.streaming.session",
-    "SottovoceError": "sottovoce.errors",
-    "Source": "sottovoce.audio.io",
-    "SpeakerOptions": "sottovoce.options.transcribe",
-    "StreamOptions": "sottovoce.streaming.options",
-    "TranscribeOptions": "sottovoce.options.transcribe",
-    "Transcript": "sottovoce.types",
-    "Turn": "sottovoce.types",
-    "Unstable": "sottovoce.types",
-    "VadOptions": "sottovoce.options.decoding",
-    "Word": "sottovoce.types",
-    "WriterOptions": "sottovoce.options.transcribe",
-    "ctc_model": "sottovoce.network_model",
-    "load_audio": "sottovoce.audio.io",
-    "load_model": "sottovoce.api",
+_NAMES = {
+    "alignment": "Match",
+    "api": "Model load_model",
+    "audio.io": "AudioSource Source load_audio",
+    "ctc.decoder": "CtcDecoder",
+    "ctc.network": "AcousticModel",
+    "decoding.decode": "LanguageDetection",
+    "errors": "SottovoceError",
+    "network_model": "CtcModel ctc_model",
+    "offline.pipeline": "LanguageSpan",
+    "offline.transcription": "FileTranscription",
+    "options.decoding": "DecodingOptions FallbackOptions VadOptions",
+    "options.transcribe": "SpeakerOptions TranscribeOptions WriterOptions",
+    "recogniser": "Recogniser",
+    "streaming.options": "LiveOptions StreamOptions",
+    "streaming.session": "Session",
+    "types": "Event Final Hypothesis LanguageChanged Partial Segment Transcript Turn Unstable Word",
 }
+"""Public names by their module."""
+_HOMES = {name: f"sottovoce.{module}" for module, names in _NAMES.items() for name in names.split()}
 __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'sottovoce' has no attribute '{name}'")
-    value: object = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:
