@@ -22,6 +22,7 @@ from rich.console import Console
 
 from sottovoce.audio.io import load_audio
 from sottovoce.cli import stream
+from sottovoce.cli.invocation import say, say_error
 from sottovoce.cli.main import run
 from sottovoce.cli.stream import EmittedWords, LiveView, append_log, caught_up, file_pieces, n_joined
 from sottovoce.errors import OptionError
@@ -271,6 +272,18 @@ def test_a_terminal_shows_colours_and_dims_what_may_change() -> None:
     assert "\x1b[0m\x1b[36mhello" in shown
     assert "\x1b[0m\x1b[35mhallo" in shown
     assert shown.count("36m hello") == 1, "what has a final is not drawn again"
+
+
+def test_messages_stand_above_the_live_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with LiveView(console) as view:
+        view.show([Unstable(0.0, 0.4, " hel", "en", 0.5)])
+        say("interrupted")
+        say_error("no translation")
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[2Kinterrupted\n" in shown
+    assert "no translation\n" in shown
 
 
 def test_a_terminal_is_told_of_a_silent_recording(

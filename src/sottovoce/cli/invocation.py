@@ -214,5 +214,10 @@ def one_line(message: str) -> str:
 
 
 def say_error(message: str) -> None:
-    label = "error:" if os.environ.get("NO_COLOR") else click.style("error:", fg="red")
-    click.echo(f"{label} {one_line(message)}", err=True)
+    is_plain = os.environ.get("NO_COLOR") or not sys.stderr.isatty()
+    say(f"{'error:' if is_plain else click.style('error:', fg='red')} {one_line(message)}")
+
+
+def say(text: str) -> None:
+    """Write to the standard error of the moment, above live text; click would write into the live text."""
+    print(text, file=sys.stderr)

@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.text import Text
 
 from sottovoce.cli.documents import LanguageColours
-from sottovoce.cli.invocation import Interrupts, invocation_of, say_error
+from sottovoce.cli.invocation import Interrupts, invocation_of, say, say_error
 from sottovoce.cli.options import (
     BEAM_SIZE,
     BY_KEY,
@@ -222,7 +222,7 @@ def transcribe_live(source: str | None, given: Values, interrupts: Interrupts) -
 
 def say_on_terminal(text: str) -> None:
     if sys.stderr.isatty():
-        click.echo(text, err=True)
+        say(text)
 
 
 def check(source: str | None, flags: StreamFlags, given: Values) -> None:
@@ -542,7 +542,7 @@ def run(
     except KeyboardInterrupt:
         interrupts.take()
         emitted.is_polite_end = interrupts.is_polite_end
-        click.echo(f"{interrupts.word}: transcribing the rest", err=True)
+        say(f"{interrupts.word}: transcribing the rest")
     take(session.end())
     if controller is None:  # a file: finals may take their time
         take(session.finals(math.inf))
