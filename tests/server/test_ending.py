@@ -12,7 +12,7 @@ import pytest
 
 from sottovoce.server.settings import ServerLimits
 from sottovoce.server.worker import THREAD_NAME
-from tests.server.conversation import connected, say
+from tests.server.conversation import connected, received, refusal, rest, say
 from tests.server.servers import (
     SECOND,
     TRANSCRIPTIONS,
@@ -55,6 +55,19 @@ def test_while_it_ends_it_says_so_and_then_tells_whom_it_cut_short(held: ServerT
         cut = uploading.recv(100_000)
     assert b" 503 " in cut.partition(b"\r\n")[0]
     assert b'"shutting_down"' in cut
+
+
+def test_while_it_ends_captions_are_put_off_until_the_next_server(held: ServerThread) -> None:
+    with ThreadPoolExecutor() as threads, connected(held, "/v1/captions") as speaker:
+        ready = received(speaker)
+        threads.submit(post, held)
+        wait_until(lambda: held.services.n_requests == 1)
+        held.server.should_exit = True
+        rest(speaker)
+        assert speaker.close_code == 1012
+        for path, word in (("", f"resume.{ready['resume']}"), ("/read", f"captions.{ready['token']}")):
+            answer = refusal(held, f"/v1/captions{path}", subprotocols=["sottovoce", f"sottovoce-{word}"])
+            assert answer.status_code == 503
 
 
 def test_what_can_be_finished_is(held: ServerThread) -> None:

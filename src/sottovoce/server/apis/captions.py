@@ -30,7 +30,13 @@ from sottovoce.formats.document import Json, json_text
 from sottovoce.server import fields, live
 from sottovoce.server.api import Api, Auth, SocketRoute
 from sottovoce.server.apis.sottovoce_live import SUBPROTOCOL
-from sottovoce.server.errors import ApiError, invalid_options, invalid_value, too_many_requests
+from sottovoce.server.errors import (
+    ApiError,
+    invalid_options,
+    invalid_value,
+    shutting_down,
+    too_many_requests,
+)
 from sottovoce.server.services import Services, run_until_first, services_of
 from sottovoce.text.files import from_plain
 
@@ -299,7 +305,14 @@ def captions_of(connection: HTTPConnection) -> CaptionRegistry:
     return cast(CaptionRegistry, connection.app.state.captions)
 
 
+def check_draining(connection: HTTPConnection) -> None:
+    """Raises: ApiError 503, after which publishers and readers try again."""
+    if services_of(connection).draining.is_set():
+        raise shutting_down()
+
+
 def check_publisher(connection: HTTPConnection) -> None:
+    check_draining(connection)
     secret = connection.headers.get("x-captions-resume")
     if secret is not None:
         captions_of(connection).check_resumable(secret)
@@ -308,6 +321,7 @@ def check_publisher(connection: HTTPConnection) -> None:
 
 
 def check_reader(connection: HTTPConnection) -> None:
+    check_draining(connection)
     captions_of(connection).find(connection.headers.get("x-captions-token", ""))
     captions_of(connection).check_readers()
 
@@ -340,6 +354,7 @@ class CaptionSocket(ABC):
 
 class Publisher(CaptionSocket):
     async def serve(self) -> None:
+        check_draining(self.socket)
         secret = self.offered(RESUME_PREFIX)
         shared = self.registry.begin() if secret is None else self.registry.resumed(secret)
         shared.publisher = number = shared.publisher + 1  # replaces the one before
@@ -401,14 +416,15 @@ class Publisher(CaptionSocket):
             await changed.wait()
 
     async def _wait_resumed(self, shared: SharedCaptions, number: int) -> None:
-        with anyio.move_on_after(RESUME_WITHIN_S):
+        with anyio.move_on_after(RESUME_WITHIN_S) as waiting:
             await self.services.draining.wait()
-        if shared.publisher == number:
+        if shared.publisher == number and waiting.cancelled_caught:
             self.registry.end(shared)
 
 
 class Reader(CaptionSocket):
     async def serve(self) -> None:
+        check_draining(self.socket)
         shared = self.registry.find(self.offered(READ_PREFIX) or "")
         with self.registry.reading(shared):
             await self.transport.accept(SUBPROTOCOL)
