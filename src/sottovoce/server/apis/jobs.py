@@ -511,8 +511,8 @@ class JobRunner:
             raise
         except Exception as error:
             job.end(logged_api_error(error, job.id, "job failed").details)
-        await self._save(job)
         self._services.metrics.jobs.labels(job.status).inc()
+        await self._save(job)
         seconds = round(time.monotonic() - began_s, 3)
         about = {"job": job.id, "status": job.status, "seconds": seconds, "key": job.owner}
         logger.info("job over", extra=about)
