@@ -213,6 +213,32 @@ def test_a_server_that_comes_back_gets_what_it_missed(nano: Model, monkeypatch: 
         assert ["A"] in handed
 
 
+UNDERSTOOD = """async () => {
+    const { Connection } = await import("/static/connection.js");
+    window.WebSocket = class {};
+    const connection = new Connection({});
+    const found = [];
+    for (const message of [
+        { type: "ready" },
+        { type: "final", end: 1.5 },
+        { type: "speech_ended", end: 2 },
+        { type: "status", received: 2, behind_s: 0 },
+        { type: "status", received: 3, behind_s: 0 },
+    ]) {
+        connection.receive(message);
+        found.push(connection.understood / 16000);
+    }
+    clearInterval(connection.timer);
+    return found;
+}"""
+
+
+def test_the_end_of_the_speech_is_known_when_more_audio_follows(server: ServerThread) -> None:
+    """A server that ends closes the speech where its audio ends, within a word too."""
+    with browser(server.url) as page:
+        assert page.evaluate(UNDERSTOOD) == [0, 1.5, 1.5, 1.5, 2]
+
+
 def test_a_full_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "RETRY_S", 1.5)
     work = Work(forecast=False, engines=1)

@@ -3,6 +3,7 @@
 import { refusal } from "./refusal.js";
 
 const RATE = 16000;
+const MARGIN_SAMPLES = 0.1 * RATE; // by which times are rounded
 const KEPT_SAMPLES = 180 * RATE; // audio kept for saying it again
 const BUFFERED_BYTES = 128 * 1024; // 4 s: more is held back until the network has taken it
 const KEEP_ALIVE_MS = 20000;
@@ -22,6 +23,7 @@ export class Connection extends EventTarget {
     this.sent = 0;
     this.offset = 0; // where the server's session begins, in samples
     this.heard = this.sources.map(() => 0); // by source: all before this was said or was silence
+    this.silent = this.sources.map(() => 0); // by source: the end of the speech before this
     this.attempts = 0;
     this.voices = null; // of the speakers so far, as the server gave them: another session is handed them
     this.ending = false;
@@ -48,6 +50,7 @@ export class Connection extends EventTarget {
       this.attempts = 0;
       this.offset = Math.max(this.understood, this.chunks[0]?.start ?? this.end);
       this.sent = this.offset;
+      this.silent.fill(0);
       this.silence();
       if (this.voices) this.say({ type: "voices", voices: this.voices });
       this.change("live");
@@ -62,11 +65,16 @@ export class Connection extends EventTarget {
     this.dispatchEvent(new CustomEvent("message", { detail: { message, offset } }));
   }
 
-  // Audio that will not be needed again: words that were committed, and silence.
-  note({ type, end, source }, offset) {
-    if (!["partial", "final", "speech_ended"].includes(type)) return;
+  // Audio that will not be needed again: words that were committed, and silence. A server that ends closes the speech where
+  // its audio ends, which may be within a word: only audio after it shows that there was silence.
+  note({ type, end, source, received }, offset) {
     const place = this.sources.indexOf(source);
-    this.heard[place] = Math.max(this.heard[place], Math.round((end + offset) * RATE));
+    if (type === "speech_ended") this.silent[place] = Math.round((end + offset) * RATE);
+    if (["partial", "final"].includes(type)) this.heard[place] = Math.max(this.heard[place], Math.round((end + offset) * RATE));
+    if (type === "status") {
+      const certain = Math.round((received + offset) * RATE) - MARGIN_SAMPLES;
+      this.silent.forEach((at, i) => at <= certain && (this.heard[i] = Math.max(this.heard[i], at)));
+    }
     this.forget();
   }
 
