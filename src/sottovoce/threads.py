@@ -38,14 +38,16 @@ class _Default:
 _of_thread = _OfThread()
 
 
-def _torch() -> ModuleType | None:
+def imported_torch() -> ModuleType | None:
+    """Return PyTorch; None: it was not imported, or another thread is importing it."""
     module = sys.modules.get("torch")
-    return module if hasattr(module, "get_num_threads") else None  # another thread may be importing it
+    is_partial = getattr(getattr(module, "__spec__", None), "_initializing", False)
+    return None if is_partial else module
 
 
 def n_threads() -> int:
     """Return the number outside of `one_torch_thread`."""
-    torch = _torch()
+    torch = imported_torch()
     if torch is not None:
         return _of_thread.n_set_aside or int(torch.get_num_threads())
     return _of_thread.n_threads or _Default.n_threads or _by_environment()
@@ -68,14 +70,14 @@ def set_threads(n: int) -> None:
 def use_threads(n: int) -> None:
     """Set the number of the calling thread; PyTorch's new threads begin with it too."""
     _of_thread.n_threads = n
-    if (torch := _torch()) is not None:
+    if (torch := imported_torch()) is not None:
         torch.get_num_threads()  # a thread that has not asked would take over what others set last
         torch.set_num_threads(n)
 
 
 def tell_torch() -> None:
     """Give PyTorch, which has been imported, the number that was set before."""
-    torch, n = _torch(), _of_thread.n_threads or _Default.n_threads
+    torch, n = imported_torch(), _of_thread.n_threads or _Default.n_threads
     if torch is not None and n is not None:
         torch.set_num_threads(n)
 
@@ -83,7 +85,7 @@ def tell_torch() -> None:
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Run PyTorch's operators of this thread on one thread. Also a decorator."""
-    torch = _torch()
+    torch = imported_torch()
     is_inside = torch is None or _of_thread.n_set_aside
     with nullcontext() if is_inside else _operators_on(1, n_threads()):
         yield

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,7 @@ from sottovoce.api import Model
 from sottovoce.audio.io import AudioSource, Source, load_audio
 from sottovoce.audio.samples import AudioBuffer, PushedAudio
 from sottovoce.errors import AudioError
-from sottovoce.types import Final, Samples
+from sottovoce.types import SAMPLE_RATE, Final, Samples
 from tests.audio.media import wav_bytes
 from tests.formats.transcripts import CLIPS
 
@@ -203,3 +206,11 @@ def test_bad_requests_are_refused() -> None:
     for start, end in ((3, 8), (5, 11), (8, 5)):
         with pytest.raises(AudioError, match=r"expected samples in \[4, 10\)"):
             buffer.view(start, end)
+
+
+def test_samples_are_taken_while_another_thread_imports_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = ModuleType("torch")
+    partial.__spec__ = ModuleSpec("torch", None)
+    partial.__spec__._initializing = True  # type: ignore[attr-defined]  # as importlib marks it
+    monkeypatch.setitem(sys.modules, "torch", partial)
+    assert PushedAudio().push(np.zeros(1600, np.float32), SAMPLE_RATE).shape == (1600,)

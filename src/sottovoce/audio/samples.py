@@ -5,7 +5,6 @@ live stream.
 from __future__ import annotations
 
 import logging
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sottovoce.errors import AudioError, OptionError
+from sottovoce.threads import imported_torch
 from sottovoce.types import SAMPLE_RATE, Samples
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Array = npt.NDArray[np.generic]
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     return torch is not None and isinstance(value, torch.Tensor)
 
 

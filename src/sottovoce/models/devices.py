@@ -17,6 +17,7 @@ from sottovoce.errors import MissingExtraError, OptionError
 from sottovoce.kernels import WIDEST_HEAD
 from sottovoce.models.checkpoint.base import DTYPES, expected_shapes
 from sottovoce.models.dims import ModelDims, aligned
+from sottovoce.threads import imported_torch
 
 NUMBER_FORMATS: MappingProxyType[str, tuple[str, bool]] = MappingProxyType(
     {name: (name, False) for name in ("auto", *DTYPES)}
@@ -232,6 +233,6 @@ MOST_RECORDINGS = 512
 
 def empty_cache() -> None:
     """Give the memory that PyTorch keeps for later tensors back to the CUDA devices in use."""
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
