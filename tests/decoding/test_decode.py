@@ -104,7 +104,7 @@ def test_prompts_keep_their_end_and_hotwords_stand_first() -> None:
 def test_a_prefix_begins_the_transcript() -> None:
     tokenizer = rig.tokenizer("de")
     plain = start_tokens(DecodingOptions(prefix="Guten Tag"), tokenizer, 448)
-    assert plain == [*tokenizer.sot_sequence, tokenizer.timestamp(0.0), *tokenizer.encode(" Guten Tag")]
+    assert plain == [*tokenizer.sot_sequence, tokenizer.timestamp_begin, *tokenizer.encode(" Guten Tag")]
     timeless = start_tokens(DecodingOptions(prefix="Guten Tag", without_timestamps=True), tokenizer, 448)
     assert timeless == [*tokenizer.sot_sequence_including_notimestamps, *tokenizer.encode(" Guten Tag")]
     with pytest.raises(OptionError, match="prefix"):

@@ -98,14 +98,14 @@ def test_every_piece_is_run_once(network: PreTrainedModel) -> None:
     """The last piece of a word runs when a word after it is asked for."""
     model = CausalWordModel(network, LetterTokenizer())
     sentence(model, ("ab", "b", "a"))
-    assert model.n_forward_pieces == 1 + 2 + 1 + 1
+    assert model._tree.n_run == 1 + 2 + 1 + 1
     sentence(model, ("ab", "b", "a"))
     sentence(model, ("ab", "b"))
-    assert model.n_forward_pieces == 5
+    assert model._tree.n_run == 5
     model.score_words([(("ab", "b"), "a"), (("ab", "b"), "b"), (("ab", "b"), "ab")])
-    assert model.n_forward_pieces == 5
+    assert model._tree.n_run == 5
     model.score_words([(("ab", "b"), "ba")])
-    assert model.n_forward_pieces == 6
+    assert model._tree.n_run == 6
 
 
 texts_of_words = st.lists(st.lists(st.sampled_from(WORDS), max_size=7).map(tuple), min_size=1, max_size=12)
@@ -132,7 +132,7 @@ def test_the_cache_stays_within_its_bytes(network: PreTrainedModel) -> None:
     for n in range(12):
         model.score_ends([tuple("ab"[(n >> i) % 2] for i in range(k)) for k in range(12)])
         assert 0 < model._tree.n_bytes <= 0.02 * 2**20
-    assert model.n_forward_pieces > 60
+    assert model._tree.n_run > 60
 
 
 def test_a_failure_leaves_no_piece_without_its_values(network: PreTrainedModel) -> None:

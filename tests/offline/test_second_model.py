@@ -143,7 +143,7 @@ def test_an_open_file_is_read_by_both_and_not_copied() -> None:
 
 def test_tokens_are_those_of_the_first_models_vocabulary() -> None:
     english = Tokenizer.for_model(51864)
-    said = (english.timestamp(0.0), *english.encode(" good morning"), english.timestamp(3.0))
+    said = (english.timestamp_begin, *english.encode(" good morning"), english.timestamp_begin + 150)
     second = FakeBackend(
         Script(tuple(ScriptedToken(token, 2 * i) for i, token in enumerate(said))),
         dims=replace(FAKE_DIMS, n_vocab=51864),

@@ -26,7 +26,7 @@ it."""
 
 
 def at(seconds: float) -> int:
-    return TOKENIZER.timestamp(seconds)
+    return TOKENIZER.timestamp_begin + round(seconds * 50)
 
 
 def script(*tokens: int, language: str = "en") -> Script:

@@ -338,10 +338,6 @@ class CausalWordModel:
     def __reduce__(self) -> NoReturn:
         raise TypeError("neural_lm: expected a name or folder to be pickled, got a loaded model")
 
-    @property
-    def n_forward_pieces(self) -> int:
-        return self._tree.n_run
-
     def score_words(self, pairs: Sequence[tuple[History, str]]) -> Mapping[tuple[History, str], float]:
         with self._lock:
             return self._scored({pair: (pair[0], self._pieces(pair[1])) for pair in pairs})

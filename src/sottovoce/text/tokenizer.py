@@ -186,19 +186,6 @@ class Tokenizer:
     def is_timestamp(self, token: int) -> bool:
         return token >= self.timestamp_begin
 
-    def timestamp(self, seconds: float) -> int:
-        """Id of the timestamp nearest to `seconds`; OptionError outside 0 to 30."""
-        index = round(seconds / SECONDS_PER_TIMESTAMP)
-        if not 0 <= index < N_TIMESTAMPS:
-            raise OptionError(f"timestamp: expected 0 to 30 seconds, got {seconds}")
-        return self.timestamp_begin + index
-
-    def seconds(self, token: int) -> float:
-        """Convert a timestamp token to seconds. Raises: OptionError for any other token."""
-        if not self.is_timestamp(token):
-            raise OptionError(f"token {token}: timestamps begin at {self.timestamp_begin}")
-        return round((token - self.timestamp_begin) * SECONDS_PER_TIMESTAMP, 2)
-
     @property
     def sot_sequence(self) -> tuple[int, ...]:
         """The tokens that begin a transcript. Raises: OptionError while the language is unknown."""
