@@ -246,7 +246,6 @@ def run_from(found: Mapping[str, Any]) -> LiveRun:
         words=tuple(Word(**word) for word in found["words"]),
         delays_s=tuple(found["delays_s"]),
         elapsed_s=tuple(found["elapsed_s"]),
-        first_language=found["first_language"],
         switches=tuple(FoundSwitch(**switch) for switch in found["switches"]),
         duration_s=found["duration_s"],
         compute_s=found["compute_s"],

@@ -179,7 +179,6 @@ def test_words_and_switches_are_collected() -> None:
     assert session.pieces == [16000, 16000, 8000]
     assert run.text == "one two"
     assert run.delays_s == (2.0, 2.5)
-    assert run.first_language == "en"
     assert run.switches == (FoundSwitch(1.5, 2.25, "en", "de"),)
     assert run.duration_s == 2.5
     assert run.late_updates == 0.0

@@ -425,7 +425,6 @@ class LiveRun:
     words: tuple[Word, ...]
     delays_s: tuple[float, ...]
     elapsed_s: tuple[float, ...]
-    first_language: str | None
     switches: tuple[FoundSwitch, ...]
     duration_s: float
     compute_s: float
@@ -450,7 +449,6 @@ def run_live(session: EventSource, audio: Samples, *, chunk_s: float) -> LiveRun
     step = max(1, round(chunk_s * SAMPLE_RATE))
     words: list[tuple[Word, float, float]] = []
     final_words: list[Word] = []
-    first: str | None = None
     switches: list[FoundSwitch] = []
     clock = compute = cpu = 0.0
     late: list[bool] = []
@@ -467,15 +465,12 @@ def run_live(session: EventSource, audio: Samples, *, chunk_s: float) -> LiveRun
                 words += [(word, event.emission_time, clock) for word in event.words]
             elif isinstance(event, Final):
                 final_words += event.words
-            elif isinstance(event, LanguageChanged) and event.previous is None:
-                first = event.target
-            elif isinstance(event, LanguageChanged):
-                switches.append(FoundSwitch(event.at, event.confirmed_at, event.previous or "", event.target))
+            elif isinstance(event, LanguageChanged) and event.previous is not None:
+                switches.append(FoundSwitch(event.at, event.confirmed_at, event.previous, event.target))
     return LiveRun(
         words=tuple(word for word, _, _ in words),
         delays_s=tuple(delay for _, delay, _ in words),
         elapsed_s=tuple(elapsed for _, _, elapsed in words),
-        first_language=first,
         switches=tuple(switches),
         duration_s=len(audio) / SAMPLE_RATE,
         compute_s=compute,
