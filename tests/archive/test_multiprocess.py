@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.api import Model, load_model
-from sottovoce.archive.multiprocess import SHORTEST_PART_S, RecordingPart, parts_of, transcribe_parts
+from sottovoce.archive.multiprocess import (
+    SHORTEST_PART_S,
+    RecordingPart,
+    parts_of,
+    transcribe_parts,
+    without_interrupts,
+)
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import SpeechSegment
 from sottovoce.cli.main import run
@@ -36,6 +44,23 @@ def commands_load_nano_once() -> None:
 
 def speech(*spans: tuple[float, float]) -> list[SpeechSegment]:
     return [SpeechSegment(int(start * SAMPLE_RATE), int(end * SAMPLE_RATE)) for start, end in spans]
+
+
+def _tell_blocked(pipe: Connection) -> None:
+    pipe.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no signal masks")
+def test_processes_get_no_interrupt_while_they_start() -> None:
+    """They would show a traceback each."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_tell_blocked, args=(theirs,))
+    with without_interrupts():
+        process.start()
+    assert ours.recv()
+    process.join()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 @given(st.lists(st.floats(0.2, 20.0), max_size=40), st.integers(1, 8), st.booleans())

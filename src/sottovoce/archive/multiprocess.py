@@ -6,9 +6,10 @@ import multiprocessing
 import pickle
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -187,7 +188,8 @@ class _PartWorker:
         process = context.Process(
             target=_read, args=(theirs, load, source, part_options, threads), daemon=True
         )
-        process.start()
+        with without_interrupts():
+            process.start()
         theirs.close()
         return cls(part, process, ours)
 
@@ -214,6 +216,22 @@ class _PartWorker:
         if self.process.is_alive():
             self.process.terminate()
         self.process.join()
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Processes that are started in the block never get Ctrl-C, not even while they import; their parent
+    gets it after the block.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # its start would end the block of the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _read(
