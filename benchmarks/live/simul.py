@@ -147,5 +147,5 @@ class _Program:
                 words.append(Word(word["text"], word["start"], word["end"], 1.0))
                 delays.append(end)
                 elapsed.append(clock)
-        run = LiveRun(tuple(words), tuple(delays), tuple(elapsed), None, (), duration_s, compute, cpu)
+        run = LiveRun(tuple(words), tuple(delays), tuple(elapsed), (), duration_s, compute, cpu)
         return asdict(run) | {"encoder_frames": self._frames}
