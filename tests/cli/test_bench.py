@@ -153,7 +153,7 @@ def test_lags_are_by_characters_where_words_have_no_spaces(language: str, text: 
     units = [*text.replace(" ", "")][:3]
     words = tuple(Word(unit, float(i), i + 1.0, 0.9, language) for i, unit in enumerate(units))
     delays = (1.0, 2.0, 3.0)
-    live = LiveRun(words, delays, delays, language, (), 10.0, 0.1, 0.1)
+    live = LiveRun(words, delays, delays, (), 10.0, 0.1, 0.1)
     entry = ManifestEntry("a", Path("a"), language, text, (LabelledSpan(0.0, 10.0, language, text),))
     scores = latencies([entry], [(text, list(words))], [live])
     assert scores["laal_s"] == pytest.approx(0.0)
