@@ -96,6 +96,7 @@ def test_it_fits_narrow_and_wide_windows_and_runs_right_to_left(page: Any, tmp_p
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     ways = page.evaluate("segments.map((one) => getComputedStyle(one.querySelector('.said')).direction)")
     assert ways == ["ltr", "rtl", "ltr"]
+    assert page.inner_text("#facts").split(" · ")[1] == "English, Arabic"
     grounds = []
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)

@@ -283,7 +283,11 @@ POLICY = (
 class HtmlWriter(Writer):
     extension = "html"
 
+    def __init__(self) -> None:
+        self._languages: dict[str, None] = {}
+
     def begin(self, info: TranscriptInfo) -> str:
+        self._languages = {}
         title = plain(info.source or "Transcript")
         audio = f' src="{plain(info.audio)}"' if info.audio else ""
         picture = f'<img id="spectrogram" alt="" src="{plain(info.spectrogram)}">' if info.spectrogram else ""
@@ -298,6 +302,7 @@ class HtmlWriter(Writer):
         )
 
     def segment(self, segment: Segment) -> str:
+        self._languages[segment.language] = None
         speaker = f'<b class="speaker" dir="auto">{plain(segment.speaker)}</b> ' if segment.speaker else ""
         marks = (
             f'data-s="{time(segment.start)}" data-e="{time(segment.end)}" lang="{plain(segment.language)}"'
@@ -313,7 +318,8 @@ class HtmlWriter(Writer):
         return f'<p class="segment" {marks}>{link}{text_span}</p>\n'
 
     def end(self, info: TranscriptInfo) -> str:
-        facts = [info.model, info.language, None if info.duration is None else clock(info.duration)]
+        languages = ", ".join(_language_name(language) for language in self._languages if language)
+        facts = [info.model, languages, None if info.duration is None else clock(info.duration)]
         facts_text = plain(" · ".join(fact for fact in facts if fact))
         duration = time(info.duration or 0.0)
         return (
