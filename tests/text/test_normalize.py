@@ -33,7 +33,7 @@ from sottovoce.text.languages import (
 from sottovoce.text.normalize import MARKED, join_spaces, normalizer_for, plain
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.text.word_edits import equal_words
-from sottovoce.translation.chat import Chat, ChatTranslator
+from sottovoce.translation.chat import ChatServer, ChatTranslator
 from tests.conftest import Reference
 
 
@@ -149,7 +149,7 @@ def test_languages_are_taken_in_any_standard_and_kept_as_whispers_codes(tmp_path
     assert LiveOptions(languages=("eng", "pt_BR")).languages == ("en", "pt")
     assert LanguageChoice.parse("pt-BR,pt-PT,eng", language_codes()) == LanguageChoice(None, ("pt", "en"))
     assert Tokenizer.for_model(51865, language="por").language == "pt"
-    assert ChatTranslator(cast(Chat, None), "pt-BR").target == "pt"
+    assert ChatTranslator(cast(ChatServer, None), "pt-BR").target == "pt"
     manifest = tmp_path / "all.jsonl"
     spans = '[{"start": 0, "end": 1, "language": "deu"}, {"start": 1, "end": 2, "language": "x-klingon"}]'
     manifest.write_text(
