@@ -153,7 +153,7 @@ def steps(backend: TorchBackend, n_prompt: int = 64) -> Iterator[Row]:
     dims, tokenizer = backend.dims, Tokenizer.for_model(backend.dims.n_vocab)
     mel = np.zeros((1, dims.n_mels, 2 * dims.n_audio_ctx), np.float32)
     encoded = backend.encode(Features(mel, (mel.shape[2],)))
-    fusion = text_fusion(tokenizer, hotwords=PHRASES, device=backend.device)
+    fusion = text_fusion(tokenizer, hotwords=PHRASES)
     for n in STEP_SIZES:
         cells = []
         for n_beams, capture, fused in (
