@@ -13,6 +13,7 @@ not suffice for are left out, and named. Writes report.md and two pictures, and 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ import matplotlib as mpl
 import numpy as np
 import torch
 
-from benchmarks.harness.report import at_once, benchmark_parser, listed, show_json
+from benchmarks.harness.report import benchmark_parser, listed, show_json
 from sottovoce import CtcDecoder
 from sottovoce.api import Model, load_model
 from sottovoce.audio.io import load_audio
@@ -32,7 +33,7 @@ from sottovoce.evaluation.speed import timed
 from sottovoce.lm.fusion import text_fusion
 from sottovoce.models.backend import STEPS_AHEAD, StepGroup, ending_rows
 from sottovoce.models.checkpoint.base import Checkpoint, expected_shapes
-from sottovoce.models.devices import choose_device, choose_number_format
+from sottovoce.models.devices import Device, choose_device, choose_number_format
 from sottovoce.models.dims import ModelDims
 from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import BatchingRuntime
@@ -175,7 +176,7 @@ def steps(backend: TorchBackend, n_prompt: int = 64) -> Iterator[Row]:
                 n_beams + (n_beams > 1), begin, dims.n_vocab, tokenizer.eot, n_beams, fusion=fused
             )
             searched = (0, begin, dims.n_vocab, 0, begin, 0) + (0, 5, 0) * (fused is not None)
-            group = StepGroup(end, range(n_rows), [(0,)] * n_rows, [searched] * n_rows)
+            group = StepGroup(end, range(n_rows), [(0,)] * n_rows, np.array([searched] * n_rows))
             ending = ending_rows(rows, end)
 
             def run(rows=rows, n_rows=n_rows, ending=ending, group=group, capture=capture) -> None:  # type: ignore[no-untyped-def]
@@ -242,27 +243,37 @@ def live_delays(model: Model, samples: Samples, chunk_s: float, n_sessions: int)
     """Return the seconds from each chunk's arrival to the end of its update, of all sessions."""
     runtime, delays, size = BatchingRuntime(model.backend), [], int(chunk_s * SAMPLE_RATE)
 
-    def run(number: int) -> None:
-        with runtime.caller() as caller:
-            session: Session = model.session(languages=["en"], runtime=caller)
-            begun = time.monotonic() + chunk_s * number / n_sessions
-            for place, at in enumerate(range(0, len(samples), size)):
-                due = begun + (place + 1) * chunk_s
-                time.sleep(max(0.0, due - time.monotonic()))
-                session.push(samples[at : at + size])
-                delays.append(time.monotonic() - due)
-            session.close()
+    async def run(number: int) -> None:
+        caller, loop = runtime.caller(), asyncio.get_running_loop()
+        session: Session = model.session(languages=["en"], runtime=caller)
+        begun = time.monotonic() + chunk_s * number / n_sessions
+        for place, at in enumerate(range(0, len(samples), size)):
+            due = begun + (place + 1) * chunk_s
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            done = loop.create_future()
+            caller.begin_request(
+                session.push_request(samples[at : at + size]),
+                partial(loop.call_soon_threadsafe, done.set_result),
+            )
+            (await done).result()
+            delays.append(time.monotonic() - due)
 
-    at_once([partial(run, number) for number in range(n_sessions)])
+    async def run_all() -> None:
+        await asyncio.gather(*(run(number) for number in range(n_sessions)))
+
+    asyncio.run(run_all())
     runtime.close()
     return delays
 
 
-def parts(report: Report, name: str, device: torch.device, dtype: str) -> list[Row]:
+def parts(report: Report, name: str, device: Device, dtype: str) -> list[Row]:
     """Time the decoder and the encoder of random weights; return the table of the decoder's steps."""
     numbers = choose_number_format(dtype, device)
     backend = TorchBackend.from_checkpoint(
-        random_model(SIZES[name], name), device=device, dtype=numbers.dtype, int8=numbers.int8
+        random_model(SIZES[name], name),
+        device=torch.device(str(device)),
+        dtype=getattr(torch, numbers.dtype),
+        int8=numbers.int8,
     )
     heads = ("rows", "greedy, ms", "live, ms", "beams of 5, ms", "with phrases, ms")
     with torch.inference_mode():

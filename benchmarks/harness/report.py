@@ -10,7 +10,6 @@ import platform
 import resource
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,12 +101,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return reported.stdout.strip()
-
-
-def at_once(works: Sequence[Callable[[], None]]) -> None:
-    """Run functions, each in a thread of its own."""
-    with ThreadPoolExecutor(len(works)) as pool:
-        list(pool.map(lambda work: work(), works))
 
 
 def resident_bytes(process: int | str = "self") -> int:
