@@ -18,7 +18,7 @@ from sottovoce.formats.output import TranscriptInfo, write_transcript
 from sottovoce.formats.subtitle_files import SrtWriter, VttWriter, transcript_of_cues
 from sottovoce.formats.subtitles import LONGEST_RUN, Cue, CueMaker, one_line, timestamp
 from sottovoce.options.transcribe import WriterOptions
-from sottovoce.text.normalize import shared_out, width
+from sottovoce.text.normalize import shared_out, unbreakable, width
 from sottovoce.types import Segment, Transcript, Word
 from tests.conftest import Reference, digest
 from tests.formats.transcripts import as_result, module, spoken, timed_segment
@@ -164,6 +164,7 @@ LIMITS = st.sampled_from([{}, {"max_line_width": 10, "max_line_count": 1}])
     LIMITS,
 )
 @example([("\u00ad", 0.0, 0.0)], False, {})
+@example([("000000000", 0.0, 0.0), (".", 0.0, 0.0)], True, {"max_line_width": 10, "max_line_count": 1})
 def test_any_text_keeps_its_words_their_order_and_the_limits(
     said: list[tuple[str, float, float]], is_spaced: bool, limits: dict[str, int]
 ) -> None:
@@ -180,7 +181,9 @@ def test_any_text_keeps_its_words_their_order_and_the_limits(
     for cue in laid_out:
         lines = cue.text.split("\n")
         assert len(lines) <= n_lines or any(width(word.text) > most_cells for word in cue.words)
-        assert all(width(line) <= most_cells or len(line.split()) == 1 for line in lines)
+        for line in lines:
+            parts = unbreakable([f" {part}" for part in line.split()], str)
+            assert width(line) <= most_cells or len(parts) == 1
 
 
 SAID = "The quick brown fox jumps over the lazy dog, and nobody sees it there at all."

@@ -129,7 +129,7 @@ def test_microphone_and_tab_are_one_transcript_by_time() -> None:
         assert starts == sorted(starts)
         texts = page.locator("#log .words").all_inner_texts()
         assert texts[0] == texts[1] == SPOKEN[0]
-        assert page.evaluate("document.querySelector('#playback audio').duration") > 1
+        becomes(page, "document.querySelector('#playback audio').duration > 1")
 
 
 @pytest.mark.parametrize(("wish", "moves"), [("no-preference", True), ("reduce", False)])
