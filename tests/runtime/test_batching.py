@@ -433,7 +433,7 @@ def test_no_request_waits_for_work_beside_the_model() -> None:
         except ZeroDivisionError:
             return result, (yield from RunOnHost(lambda: "on the host"))
 
-    shared = BatchingRuntime(FakeBackend(Script()), Batching(sessions=1))
+    shared = BatchingRuntime(FakeBackend(Script()), most_live=1)
     try:
         shared.caller().begin_request(compared(), done.put)
         assert reached.wait(10)

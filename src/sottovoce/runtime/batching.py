@@ -284,7 +284,7 @@ class Batching:
     """Limits of batches.
 
     encoder_frames: of one call; the first window is always taken. max_length_ratio: relative difference in
-    length of its windows. rows: requests decoded at a time. sessions, files: at work at a time in an engine.
+    length of its windows. rows: requests decoded at a time. files: recordings at work at a time in an engine.
     files_together: encode and decode windows of recordings in one batch; on a CPU live calls would wait
     longer for each step.
 
@@ -295,23 +295,17 @@ class Batching:
     encoder_frames: int = 400
     max_length_ratio: float = 0.25
     rows: int = 64
-    sessions: int = 64
     files: int = 2
     files_together: bool = False
 
     def __post_init__(self) -> None:
-        if (
-            min(self.encoder_frames, self.rows, self.sessions, self.files) < 1
-            or not 0.0 <= self.max_length_ratio <= 1.0
-        ):
+        if min(self.encoder_frames, self.rows, self.files) < 1 or not 0.0 <= self.max_length_ratio <= 1.0:
             raise OptionError(f"batching: expected counts from 1 and a part from 0 to 1, got {self}")
 
 
-ON_CPU = Batching(sessions=1)
+ON_CPU = Batching()
 """A single window keeps a processor's cores busy; batching saves hardly anything."""
-ON_ACCELERATOR = Batching(
-    encoder_frames=32 * USUAL_FRAMES, rows=512, sessions=512, files=16, files_together=True
-)
+ON_ACCELERATOR = Batching(encoder_frames=32 * USUAL_FRAMES, rows=512, files=16, files_together=True)
 
 
 class CallBatcher:
@@ -372,10 +366,6 @@ class CallBatcher:
             for request in self.requests
         )
         return (n_to_encode + 1) * USUAL_FRAMES <= max(USUAL_FRAMES, self.batching.encoder_frames)
-
-    @property
-    def has_live_room(self) -> bool:
-        return self.n_live < self.batching.sessions
 
     @property
     def has_file_room(self) -> bool:
@@ -530,10 +520,11 @@ class BatchingRuntime:
     An engine takes requests from a common queue as far as it has room. Each session or transcription has its
     own `caller`.
 
-    batching: None: by the device. n_engines: one suffices for an accelerator. n_threads: of PyTorch for an
-    operation, shared among the busy engines; None: as they are set. waits_for_all: begin a round once every
-    open caller waits for a request. work_clock: seconds of work of the calling thread, for `Caller.on_work`.
-    on_live_round: called with the seconds of each round of live calls.
+    batching: None: by the device. n_engines: one suffices for an accelerator. most_live: live requests at
+    work at a time in an engine; None: all. n_threads: of PyTorch for an operation, shared among the busy
+    engines; None: as they are set. waits_for_all: begin a round once every open caller waits for a
+    request. work_clock: seconds of work of the calling thread, for `Caller.on_work`. on_live_round:
+    called with the seconds of each round of live calls.
     """
 
     def __init__(
@@ -542,6 +533,7 @@ class BatchingRuntime:
         batching: Batching | None = None,
         *,
         n_engines: int = 1,
+        most_live: int | None = None,
         n_threads: int | None = None,
         waits_for_all: bool = False,
         work_clock: Callable[[], float] = time.thread_time,
@@ -552,6 +544,7 @@ class BatchingRuntime:
         self.waiting: list[Pending] = []
         self.closed_by: BaseException | None = None
         self._is_closed = False
+        self.most_live = most_live
         self.n_threads = n_threads
         self.waits_for_all = waits_for_all
         self.n_callers = 0
@@ -706,9 +699,9 @@ class _Engine(threading.Thread):
         left = []
         for request in sorted(waiting, key=lambda request: (request.priority, request.order)):
             if request.priority is Priority.LIVE:
-                may_take = batcher.has_live_room and (
-                    len(self._runtime.engines) == 1 or not batcher.n_live or batcher.has_room
-                )
+                n_live, most = batcher.n_live, self._runtime.most_live
+                has_room = len(self._runtime.engines) == 1 or not n_live or batcher.has_room
+                may_take = has_room and (most is None or n_live < most)
             else:
                 is_free = not batcher.n_live or now_s - request.order[0] >= PATIENCE_S
                 may_take = is_free and batcher.has_file_room and (is_alone or not batcher.n_files)

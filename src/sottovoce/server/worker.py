@@ -84,6 +84,7 @@ class Worker:
         self.runtime = BatchingRuntime(
             backend,
             n_engines=n_engines,
+            most_live=1 if is_cpu else None,  # a batch would delay the first update in it
             n_threads=n_threads or threads_here(),
             # A thread that waits for an accelerator may sleep: its processor time says nothing of the work.
             work_clock=time.thread_time if is_cpu else time.monotonic,
