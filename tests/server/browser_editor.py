@@ -371,6 +371,7 @@ def test_a_reload_during_speech_loses_no_committed_word(sentences: ServerThread)
         page.wait_for_timeout(2_500)
         page.reload()
         wait_until(lambda: said(page)[:3] == list(SPOKEN[:3]))
+        assert said(page)[:3] == list(SPOKEN[:3])
 
 
 def test_clear_keeps_the_session_and_can_be_undone(sentences: ServerThread) -> None:
@@ -421,6 +422,7 @@ def test_two_tabs_with_one_session_keep_both_texts(sentences: ServerThread) -> N
         for tab, text in ((page, "One more."), (other, "Another.")):
             tab.reload()
             wait_until(lambda tab=tab, text=text: said(tab)[:1] == [text])
+            assert said(tab) == [text, *SPOKEN[1:]]
             tab.wait_for_selector("#playback audio", state="attached")
 
 

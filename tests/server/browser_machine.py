@@ -88,7 +88,8 @@ def test_the_screen_stays_awake_as_long_as_it_listens(fake_server: ServerThread)
         becomes(page, "locks === 1")
         page.click("#toggle")
         state(page, "ended")
-        becomes(page, "locks === 0")
+        becomes(page, "locks !== 1")
+        assert page.evaluate("locks") == 0
 
 
 def test_audio_waits_here_while_the_network_is_slow(fake_server: ServerThread) -> None:

@@ -305,7 +305,7 @@ class UpdateSchedule:
         self.buffer.drop_before(self.onset if taken is None else taken)
 
 
-class Attempt(AbstractContextManager[None]):
+class HeldError(AbstractContextManager[None]):
     """Holds back an error, for later."""
 
     failure: Exception | None = None
@@ -341,7 +341,7 @@ class LiveSession(ABC):
         self._pushed = PushedAudio()
         self._schedule = schedule
         self._events = events
-        self._attempt = events.attempt = Attempt()
+        self._attempt = events.attempt = HeldError()
         self._speakers = events.speakers = speakers
         self._second_pass = second_pass
         self._closed = False

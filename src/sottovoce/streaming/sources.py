@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sottovoce.errors import AudioError, OptionError
 from sottovoce.runtime.calls import Request, Steps
-from sottovoce.streaming.live_session import Attempt, EventNumbers, LiveSession
+from sottovoce.streaming.live_session import EventNumbers, HeldError, LiveSession
 from sottovoce.types import SAMPLE_RATE, Event, LanguageChanged
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SourcesSession:
         self._sessions = tuple(sessions.values())
         self._on_close = on_close
         self._runtime = self._sessions[0].runtime
-        self._attempt = Attempt()
+        self._attempt = HeldError()
         self._held: list[Event] = []
         self.number_by(EventNumbers(n_sources=len(sessions)))
 
