@@ -209,6 +209,21 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert result.stderr == b""
 
 
+@pytest.mark.parametrize(
+    "words", ["convert {broken} {whole} -f txt -o -", "transcribe {broken} {clip} --dry-run"]
+)
+def test_a_reader_that_goes_away_hides_no_failure(words: str, tmp_path: Path) -> None:
+    broken, whole = tmp_path / "broken.srt", tmp_path / "whole.srt"
+    broken.write_text("nothing")
+    whole.write_text("1\n00:00:00,000 --> 00:00:01,000\nWir\n")
+    names = words.format(broken=broken, whole=whole, clip=CLIP).split()
+    result = shell('"$@" | true; echo ${PIPESTATUS[0]}', sys.executable, "-m", "sottovoce", *names)
+    assert result.stdout.strip() == b"1"
+    (line,) = result.stderr.decode().splitlines()
+    assert line.startswith("error: ")
+    assert str(broken) in line
+
+
 def test_errors_need_nobody_to_hear_them() -> None:
     for output in ("2>&-", "2>/dev/full" if Path("/dev/full").exists() else "2>/dev/null"):
         result = shell(f'"$@" {output}', sys.executable, "-m", "sottovoce", "transcrib")

@@ -163,6 +163,7 @@ def decode(context: click.Context, /, files: tuple[Path, ...], **given: object) 
                 if len(files) == 1:
                     raise lines
                 say_error(str(lines))
+                invocation_of(context).has_failed = True
                 n_failed += 1
                 continue
             for line in lines:

@@ -139,12 +139,13 @@ class LogFormatter(logging.Formatter):
 
 @dataclass(slots=True)
 class Invocation:
-    """debug: show tracebacks and library warnings. verbosity: number of `-v`. flags: of the command, by the
-    names of options in the library.
+    """debug: show tracebacks and library warnings. verbosity: number of `-v`. has_failed: an input failed.
+    flags: of the command, by the names of options in the library.
     """
 
     debug: bool = False
     verbosity: int = 0
+    has_failed: bool = False
     flags: dict[str, str] = field(default_factory=dict)
     interrupts: Interrupts = field(default_factory=Interrupts)
 

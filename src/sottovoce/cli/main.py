@@ -130,13 +130,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     invocation = Invocation()
     invocation.begin()
     words = None if arguments is None else list(arguments)
+    result: object = 0
     try:
         with invocation.interrupts.handled():
             result = cli.main(words, prog_name="sottovoce", standalone_mode=False, obj=invocation)
             invocation.interrupts.check()
             sys.stdout.flush()
-    except click.exceptions.Exit as exit_:
-        return exit_.exit_code
+    except click.exceptions.Exit:  # the reader of standard output has gone
+        pass
     except (InvocationInterruptedError, click.Abort, KeyboardInterrupt):
         click.echo(("\n" if sys.stderr.isatty() else "") + invocation.interrupts.word, err=True)
         return invocation.interrupts.exit_code
@@ -152,7 +153,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         too_large = "out of memory: try a smaller model, batch or beam"
         say_error(invocation.line_of(error) if is_ours else too_large)
         return 2
-    return result if isinstance(result, int) else 0
+    return (result if isinstance(result, int) else 0) or int(invocation.has_failed)
 
 
 def did_you_mean(names: Sequence[str]) -> str:

@@ -75,6 +75,7 @@ def read_headers(
             headers[name] = None if is_pipe(name) else probe_audio(Source.of(name, options))
         except AudioError as error:
             progress.failed(invocation.line_of(error), invocation.trace())
+            invocation.has_failed = True
     return headers
 
 
@@ -103,6 +104,7 @@ def for_each_file(
                 raise
             except Exception as error:
                 progress.failed(failure_line(error, name, advice, invocation), invocation.trace())
+                invocation.has_failed = True
                 n_failed += 1
                 if "torch" in sys.modules:  # else nothing was allocated
                     from sottovoce.models.devices import empty_cache
