@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
@@ -139,3 +140,42 @@ def test_a_changed_recording_is_reported_again(films: Path) -> None:
     assert [item.id for item in next(groups)] == ["more/talk.flac", "talk.flac"]
     os.utime(films / "talk.flac")
     assert [item.id for item in next(groups)] == ["talk.flac"]
+
+
+def test_a_watched_subfolder_that_cannot_be_read_is_an_error_once(
+    films: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def refused(path: Path | str) -> Any:
+        if str(path) == str(films / "more"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    groups = watched_recordings(films, settle_s=0.2)
+    first = next(groups)
+    assert [item.id for item in first] == ["more", "talk.flac"]
+    (films / "new").mkdir()
+    shutil.copy(CLIPS / "de.flac", films / "new")
+    assert [item.id for item in next(groups)] == ["new/de.flac"]
+    monkeypatch.setattr("sottovoce.archive.results.watched_recordings", lambda *_, **__: [first])
+    output = call("transcribe", films, "-o", tmp_path / "out", *FAST, "-f", "srt", "--watch", code=1)
+    assert output.err.count(f"error: {films / 'more'}: ") == 1
+    assert names_in(tmp_path / "out") == ["talk.srt"]
+
+
+def test_folders_beside_one_that_cannot_be_read_are_watched(films: Path) -> None:
+    shut = [films / "more" / name for name in "aceg"]
+    beside = [films / "more" / name for name in "bdfh"]
+    for folder in (*shut, *beside):
+        folder.mkdir()
+    for folder in shut:
+        folder.chmod(0)
+    if os.access(shut[0], os.R_OK):
+        pytest.skip("this user may read every folder")
+    groups = watched_recordings(films, settle_s=0.2)
+    assert len(next(groups)) == 2 + len(shut)
+    for folder in beside:
+        shutil.copy(CLIPS / "de.flac", folder / "talk.flac")
+    assert [item.id for item in next(groups)] == [f"more/{folder.name}/talk.flac" for folder in beside]

@@ -397,19 +397,26 @@ LOOK_S = 0.25
 
 
 def watched_recordings(folder: str | Path, *, settle_s: float = 5.0) -> Iterator[list[Item]]:
-    """Yield the recordings of a folder tree, and then those that are new or changed, without end.
+    """Yield what `recordings_in` lists, and then the recordings that are new or changed, without end.
 
     settle_s: a recording is complete if its size and time of change stay the same for so long.
 
     Raises:
-        OptionError: it is no folder. MissingExtraError: watchfiles is not installed.
+        OptionError: it is no folder, or cannot be read. MissingExtraError: watchfiles is not installed.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise OptionError(f"watch '{folder}': expected a folder")
+    readable = [inside for inside, _, _ in os.walk(folder)]
+    if not readable:
+        raise OptionError(f"watch '{folder}': expected a folder that can be read")
     with needs("watchfiles", "watch", "watching a folder"):
         from watchfiles import watch
-    return _watched(folder, settle_s, watch(folder, rust_timeout=round(1000 * LOOK_S), yield_on_timeout=True))
+    changes = watch(
+        *readable,  # after a subfolder that cannot be read, those beside it are not watched with their parent
+        rust_timeout=round(1000 * LOOK_S),
+        yield_on_timeout=True,
+        ignore_permission_denied=True,
+    )
+    return _watched(folder, settle_s, changes)
 
 
 def _watched(
@@ -419,15 +426,15 @@ def _watched(
     reported: dict[Path, tuple[int, int]] = {}
     is_listed = False
     for changed in changes:
-        paths = [Path(path) for _, path in changed]
+        changes_here = [Path(path) for _, path in changed]
+        paths = [path for path in changes_here if is_recording(path.relative_to(folder.absolute()))]
         # Listed after the watch has begun, so that no recording falls between.
-        if not is_listed or any(path.is_dir() and path.name[0] != "." for path in paths):
+        if not is_listed or any(path.is_dir() and path.name[0] != "." for path in changes_here):
             paths += [Path(item.path) for item in recordings_in(folder)]
             is_listed = True
         now_s = time.monotonic()
         for path in paths:
-            if is_recording(path.relative_to(folder.absolute())):
-                waiting.setdefault(path, (None, now_s))
+            waiting.setdefault(path, (None, now_s))
         ready = []
         for path, (state, since_s) in list(waiting.items()):
             new = _state(path)

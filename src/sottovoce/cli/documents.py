@@ -162,7 +162,7 @@ def documents_of(
 ) -> Documents:
     """Choose the documents by the options of a command.
 
-    trees: folders that were named instead of their recordings, by recording. language: of the documents;
+    trees: folders that were named instead of what is in them, by its name. language: of the documents;
     None: known at their end. Raises: OptionError.
     """
     given = context.params
@@ -217,6 +217,7 @@ def paths_in_trees(
 
     folder: None: the current one, or that of a recording in a named folder.
     """
+    trees = {name: tree for name, tree in trees.items() if not os.path.isdir(name)}
     plain = [name for name in files if name not in trees]
     paths = dict(output_paths(plain, Path(folder or "."), extensions, suffix=suffix))
     for inside in dict.fromkeys(Path(name).parent for name in files if name in trees):

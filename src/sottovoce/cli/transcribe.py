@@ -261,7 +261,7 @@ class Inputs:
         for name in given:
             inside = [item.path for item in recordings_in(Path(name))] if name else []
             names += inside or [name]
-            trees |= dict.fromkeys((path for path in inside if not os.path.isdir(path)), Path(name))
+            trees |= dict.fromkeys(inside, Path(name))
         return cls(names, trees)
 
     @classmethod
