@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -103,6 +104,22 @@ def test_an_error_of_ffmpeg_is_reported_and_nothing_is_left(tmp_path: Path) -> N
         write_karaoke(SAID, broken, tmp_path / "talk.mp4")
     assert "\n" not in str(caught.value)
     assert [path_left.name for path_left in tmp_path.iterdir()] == ["broken.wav"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Ffmpeg writes the reason before other lines, and its exit code may be 0."""
+    program = tmp_path / "bin" / "ffmpeg"
+    program.parent.mkdir()
+    lines = "video.mkv: No space left on device\\nError initializing output stream 0:1 --"
+    program.write_text(f"#!/bin/sh\nprintf '{lines}\\n' >&2\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    video = tmp_path / "talk.mkv"
+    with pytest.raises(OptionError, match=r"talk.mkv': cannot be written \(No space left on device\)$"):
+        write_karaoke(SAID, CLIP, video)
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ cannot read.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import subprocess
@@ -429,6 +431,9 @@ def _command(recording: Path, target: Path, size: str, background: str, seconds:
 
 def _run(command: list[str], folder: str) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
+    said = done.stderr.decode(errors="replace").strip()
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        if os.strerror(number) in said:  # the exit code may still be 0
+            raise OSError(number, os.strerror(number))
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise OptionError(f"video: ffmpeg failed ({lines[-1] if lines else done.returncode})")
+        raise OptionError(f"video: ffmpeg failed ({said.splitlines()[-1] if said else done.returncode})")
