@@ -368,6 +368,15 @@ def test_audio_that_cannot_be_kept_is_one_line(call: Call) -> None:
     assert any(json.loads(event)["type"] == "final" for event in output.out.splitlines())
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_transcript_that_cannot_be_kept_hides_no_audio_that_cannot(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "full.srt").symlink_to("/dev/full")
+    words = ["stream", CLIP, *QUICK, "-l", "en", "-o", tmp_path / "full.srt", "--save-audio", "/dev/full"]
+    lines = call(*words, code=2).err.strip().splitlines()
+    names = ("recording '/dev/full'", f"output '{tmp_path / 'full.srt'}'")
+    assert lines == [f"error: {name}: cannot be written (No space left on device)" for name in names]
+
+
 def test_a_log_of_other_bytes_gets_its_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"\xff\xfe\n")

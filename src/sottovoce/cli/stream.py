@@ -603,6 +603,8 @@ def saved(pieces: Iterator[Samples], path: Path) -> Iterator[Iterator[Samples]]:
     finally:
         with fault_kept(), opened:
             pass
+        if faults and sys.exc_info()[0] is not None:
+            say_error(str(faults[0]))  # the other error ends the call
     if faults:
         raise faults[0]
 
