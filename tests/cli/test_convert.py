@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_a_transcript_comes_through_a_pipe(
     assert piped.startswith("1\n00:00:00,")
 
 
-def test_a_page_plays_the_recording_that_is_named(documents: Path, tmp_path: Path) -> None:
+def test_a_page_plays_the_recording_that_is_named(documents: Path, tmp_path: Path, call: Call) -> None:
     clip = shutil.copy(CLIPS / "mixed.flac", tmp_path)
     path = tmp_path / "out.html"
     words = ["convert", str(documents / "mixed.json"), "-o", str(path)]
@@ -127,6 +128,10 @@ def test_a_page_plays_the_recording_that_is_named(documents: Path, tmp_path: Pat
     assert ' src="data:audio/' in path.read_text()
     assert run(words) == 0
     assert '<audio id="player" controls preload="metadata"></audio>' in path.read_text()
+    printed = call(*words[:2], "-f", "html", "-o", "-", "--recording", clip).out
+    assert quote(os.path.relpath(os.path.realpath(clip))) in printed
+    refused = call(*words[:2], "-f", "srt", "-o", "-", "--recording", clip, code=2)
+    assert refused.err == "error: --recording: needs --output-format html\n"
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,11 @@ def convert(
         raise OptionError(f"--turns: expected one transcript, got {len(set(files))}")
     documents = documents_of(context, files, has_speakers=True)  # each file shows whether it has them
     needs_words = bool(rules) or from_values(WriterOptions, given).need_words
-    played = Path(recording) if recording is not None and documents.folder is not None else None
     if documents.folder is not None and recording is None and documents.embeds:
         raise OptionError("--embed-audio: needs --recording")
-    if played is not None and len(set(files)) > 1:
+    if recording is not None and documents.folder is None:
+        raise OptionError("--recording: needs --output-format html")
+    if recording is not None and len(set(files)) > 1:
         raise OptionError(f"--recording: expected one transcript, got {len(set(files))}")
     invocation = invocation_of(context)
 
@@ -96,7 +97,8 @@ def convert(
         if rules:
             transcript = replace(transcript, segments=tuple(regrouped(transcript.segments, rules)))
         info = info_of(transcript, None if is_piped else label_of(Path(name).name))
-        if played is not None:
+        if recording is not None:
+            played = Path(recording)
             info = documents.with_recording(replace(info, source=label_of(played.name)), played)
         chosen = documents_for(documents, name, transcript, wants_all=documents.formats == "all")
         chosen.write(name, transcript, info)
