@@ -4,7 +4,8 @@
     python examples/caption_relay.py LINK zoom 'https://wmcc.zoom.us/closedcaption?id=…&lang=en-US'
     python examples/caption_relay.py LINK hls FOLDER
 
-LINK is the link for readers that the page shows. Every word is sent once; corrections are not sent.
+LINK is the link for readers that the page shows. Every word is sent once, corrections are not. When the
+server starts again, the relay goes on.
 """
 
 import asyncio
@@ -21,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 SEGMENT_S, WORDS_COME_WITHIN_S = 6, 4
+AGAIN_S, AWAY_S = (0.25, 0.5, 1, 2, 4, 8), 60
 HEAD = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:6\n#EXT-X-PLAYLIST-TYPE:EVENT\n"
 VTT = "WEBVTT\nX-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:0\n"
 
@@ -80,20 +83,47 @@ def time_of(cue: list[dict[str, Any]]) -> str:
     return " --> ".join(f"{at:%H:%M:%S.%f}"[:-3] for at in times)
 
 
-async def main(link: str, service: str, target: str) -> None:
+async def read(link: str, messages: asyncio.Queue[dict[str, Any]]) -> None:
+    """Queue what readers get, connecting again by the rule of their page, and "ended" at last."""
     address, _, token = link.partition("/read#")
-    relay, is_ended = Relay(service, target), False
+    url = f"{address.replace('http', 'ws', 1)}/v1/captions/read"
     offers: Any = ["sottovoce", f"sottovoce-captions.{token}"]
-    async with connect(f"{address.replace('http', 'ws', 1)}/v1/captions/read", subprotocols=offers) as socket:
-        while not is_ended:
-            with suppress(asyncio.TimeoutError):
-                message = json.loads(await asyncio.wait_for(socket.recv(), 1.0))
-                is_ended = message["type"] == "ended"
-                relay.take(message)
-            if service == "hls":
-                await asyncio.to_thread(relay.write, is_last=is_ended)
-            elif relay.words:
-                await asyncio.to_thread(relay.post)
+    broken_s, attempts = -math.inf, 0
+    try:
+        while True:
+            try:
+                async with connect(url, subprotocols=offers) as socket:
+                    while (message := json.loads(await socket.recv()))["type"] != "ended":
+                        messages.put_nowait(message)
+                        attempts = 0
+                    return
+            except (OSError, WebSocketException) as error:
+                if isinstance(error, ConnectionClosed):
+                    broken_s = time.monotonic()
+                answer = getattr(error, "response", None)
+                if answer and answer.status_code == 404 and time.monotonic() - broken_s > AWAY_S:
+                    raise
+                print(f"connecting again: {error}", file=sys.stderr)
+                least_s = float(answer.headers.get("retry-after", 0)) if answer else 0
+                await asyncio.sleep(max(AGAIN_S[min(attempts, len(AGAIN_S) - 1)], least_s))
+                attempts += 1
+    finally:
+        messages.put_nowait({"type": "ended"})
+
+
+async def main(link: str, service: str, target: str) -> None:
+    relay, messages, is_ended = Relay(service, target), asyncio.Queue[dict[str, Any]](), False
+    reading = asyncio.create_task(read(link, messages))
+    while not is_ended:
+        with suppress(asyncio.TimeoutError):
+            message = await asyncio.wait_for(messages.get(), 1.0)
+            is_ended = message["type"] == "ended"
+            relay.take(message)
+        if service == "hls":
+            await asyncio.to_thread(relay.write, is_last=is_ended)
+        elif relay.words:
+            await asyncio.to_thread(relay.post)
+    await reading
 
 
 if __name__ == "__main__":

@@ -377,3 +377,23 @@ def test_segments_hold_every_word_once(fake_server: ServerThread, tmp_path: Path
     cues = [cue for name in names for cue in webvtt.from_string((tmp_path / name).read_text())]
     assert [cue.text for cue in cues] == ["one two three", "a b c d e f", "g h i j"]
     assert [cue.start for cue in cues] == ["00:00:00.000", "00:00:00.000", "00:00:06.000"]
+
+
+def test_a_relay_goes_on_when_the_server_starts_again(tmp_path: Path) -> None:
+    with serving(SlowModel()) as server, publishing(server) as speaker:
+        ready, port = received(speaker), int(server.address.rpartition(":")[2])
+        link = f"{server.url}/read#{ready['token']}"
+        running = subprocess.Popen([sys.executable, EXAMPLE, link, "hls", str(tmp_path)])
+        assert received(speaker)["readers"] == 1
+        say(speaker, captions(utterances=[utterance(0, "one two")]))
+        time.sleep(0.5)
+    with serving(SlowModel(), port=port) as server:
+        time.sleep(1.0)  # readers are refused until the speaker is back
+        with resuming(server, ready["resume"]) as speaker:
+            received(speaker)
+            say(speaker, captions(utterances=[utterance(0, "one two three"), utterance(1, "four")]))
+            assert received(speaker)["readers"] == 1
+            say(speaker, CLOSE)
+            assert running.wait(30) == 0
+    cues = webvtt.from_string((tmp_path / "captions0.vtt").read_text())
+    assert [cue.text for cue in cues] == ["one two three", "four"]
