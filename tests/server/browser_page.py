@@ -295,6 +295,25 @@ SILENCE = """() => { navigator.mediaDevices.getUserMedia =
     async () => new MediaStreamAudioDestinationNode(new AudioContext()).stream; }"""
 
 
+CLEARANCE = """() => Math.min(...Array.from(document.querySelectorAll(".choices label span"), (button) => {
+    const text = document.createRange();
+    text.selectNodeContents(button);
+    const [inner, outer] = [text, button].map((each) => each.getBoundingClientRect());
+    return Math.min(inner.left - outer.left, outer.right - inner.right);
+}))"""
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_names_of_sources_keep_clear_of_each_other(server: ServerThread, width: int) -> None:
+    with browser(server.url, viewport={"width": width, "height": 844}) as page:
+        assert page.evaluate(CLEARANCE) >= 4
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert (
+            page.locator(".choices label").last.bounding_box()["y"]
+            == (page.locator(".choices label").first.bounding_box()["y"])
+        )
+
+
 def test_the_microphone_is_tested_before_a_session(server: ServerThread) -> None:
     with browser(server.url) as page:
         page.click("#test")
