@@ -1,5 +1,15 @@
-"""`python -m sottovoce` is the command `sottovoce`."""
+"""The command `sottovoce`, also `python -m sottovoce`."""
 
-from sottovoce.cli.main import main
+import signal
 
-main()
+
+def main() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command handles it: no traceback of imports
+    from sottovoce.cli.main import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

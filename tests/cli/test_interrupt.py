@@ -186,6 +186,15 @@ def shell(command: str, *arguments: str, **more: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a process ends otherwise there")
+def test_an_interrupt_of_the_imports_is_no_traceback(tmp_path: Path) -> None:
+    slow = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
+    (tmp_path / "click.py").write_text(slow)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    result = subprocess.run(HELP, capture_output=True, check=False, env={**os.environ, "PYTHONPATH": path})
+    assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGINT, b"", b"")
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_a_pipe_gets_utf8_whatever_the_locale_says(encoding: str) -> None:
     result = shell('"$@"', sys.executable, "-c", SAY, PYTHONIOENCODING=encoding)
