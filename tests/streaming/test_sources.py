@@ -90,6 +90,29 @@ def test_an_error_of_one_source_loses_no_events(
     assert any(isinstance(event, Partial) and event.source == "Ada" for event in session.close())
 
 
+@pytest.mark.parametrize("n_failing", [1, 2])
+def test_only_errors_that_are_not_raised_are_logged(
+    model: Model,
+    channels: Samples,
+    n_failing: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = model.sources_session(["Ada", "Ben"], **GIVEN)
+    failing, advance = session._sessions[-n_failing:], LiveSession._advance
+
+    def fails(self: LiveSession, **options: bool) -> Steps[None]:
+        yield from advance(self, **options)
+        if self in failing:
+            with self._attempt:
+                raise RuntimeError("a model that fails")
+
+    monkeypatch.setattr(LiveSession, "_advance", fails)
+    with pytest.raises(RuntimeError):
+        session.push(channels)
+    assert caplog.messages == ["an update failed: RuntimeError"] * (n_failing - 1)
+
+
 def test_bad_input(model: Model, channels: Samples) -> None:
     for names, given, message in (
         (["A", "A"], {}, "'A' twice"),

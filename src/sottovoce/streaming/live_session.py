@@ -306,9 +306,9 @@ class UpdateSchedule:
 
 
 class HeldError(AbstractContextManager[None]):
-    """Holds back an error, for later."""
+    """Holds back an error until `raise_held`. One that another replaces is raised by nothing, and logged."""
 
-    failure: Exception | None = None
+    _error: Exception | None = None
 
     def __enter__(self) -> None: ...
 
@@ -317,9 +317,15 @@ class HeldError(AbstractContextManager[None]):
     ) -> bool:
         if not isinstance(error, Exception):
             return False
-        log.warning("an update failed: %s", type(error).__name__)
-        self.failure = error
+        if self._error is not None:
+            log.warning("an update failed: %s", type(self._error).__name__)
+        self._error = error
         return True
+
+    def raise_held(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
 class LiveSession(ABC):
@@ -488,9 +494,7 @@ class LiveSession(ABC):
             self._second_pass.append(pcm)
 
     def _take_events(self, *, realtime: bool) -> list[Event]:
-        failure, self._attempt.failure = self._attempt.failure, None
-        if failure is not None:
-            raise failure
+        self._attempt.raise_held()
         events = self._events.take()
         if self._second_pass is not None:
             events = self._second_pass.take(events, realtime=realtime)

@@ -144,9 +144,7 @@ class SourcesSession:
 
     def _events(self) -> list[Event]:
         """Return the events of all; after an error, raise the last one, and return them at the next call."""
-        failure, self._attempt.failure = self._attempt.failure, None
-        if failure is not None:
-            raise failure
+        self._attempt.raise_held()
         events, self._held = sorted(self._held, key=_emitted_s), []
         return self.numbers.numbered(events)
 
