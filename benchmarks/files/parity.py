@@ -75,7 +75,7 @@ class Sides:
         with torch.inference_mode():
             rows = self.backend.rows()
             rows.admit(self.encoded)
-            ours = rows.step([tokens], [range(len(tokens))]).logits
+            ours = torch.from_numpy(rows.step([tokens], [range(len(tokens))]).logits)
             theirs = self.reference.logits(row, self.states)[0].float()
         return ours, theirs
 
