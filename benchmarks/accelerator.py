@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.harness.report import benchmark_parser, listed, show_json
 from sottovoce import CtcDecoder
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model, as_whisper, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.mel import log_mel, window_features
 from sottovoce.decoding.search import BestTokensEnd
@@ -39,7 +39,6 @@ from sottovoce.options.transcribe import TranscribeOptions
 from sottovoce.runtime.batching import BatchingRuntime
 from sottovoce.runtime.static_rows import STEP_SIZES
 from sottovoce.runtime.torch import TorchBackend
-from sottovoce.streaming.session import Session
 from sottovoce.text.tokenizer import Tokenizer
 from sottovoce.types import SAMPLE_RATE, Features, Samples
 
@@ -109,7 +108,8 @@ def random_model(dims: ModelDims, name: str) -> Checkpoint:
 def equality(device: str, clips: Sequence[Path]) -> Iterator[Row]:
     """Compare nano on the device with nano on the processor, in float32."""
     ours, theirs = (
-        load_model("nano", device=where, dtype="float32", backend="torch") for where in (device, "cpu")
+        as_whisper(load_model("nano", device=where, dtype="float32", backend="torch"), "nano")
+        for where in (device, "cpu")
     )
     for name, read in (
         ("greedy", lambda model, clip: model.transcribe(clip, beam_size=1).text),
@@ -245,7 +245,7 @@ def live_delays(model: Model, samples: Samples, chunk_s: float, n_sessions: int)
 
     async def run(number: int) -> None:
         caller, loop = runtime.caller(), asyncio.get_running_loop()
-        session: Session = model.session(languages=["en"], runtime=caller)
+        session = model.session(languages=["en"], runtime=caller)
         begun = time.monotonic() + chunk_s * number / n_sessions
         for place, at in enumerate(range(0, len(samples), size)):
             due = begun + (place + 1) * chunk_s
@@ -335,7 +335,10 @@ def main() -> None:
     )
     for name in arguments.sizes:
         tables[name] = parts(report, name, device, arguments.dtype)
-    model = load_model(arguments.model, device=arguments.device, dtype=arguments.dtype, backend="torch")
+    model = as_whisper(
+        load_model(arguments.model, device=arguments.device, dtype=arguments.dtype, backend="torch"),
+        "accelerator",
+    )
     report.table(
         f"Files, {arguments.model}", ("batch", "times real time", "words"), lambda: files(model, speech)
     )

@@ -36,7 +36,7 @@ from benchmarks.ctc.texts import (
 from benchmarks.harness import clips as human_clips
 from benchmarks.harness.report import benchmark_parser, show_heads, show_json, show_row
 from recipes.ctc_head.material import human_clips_of, is_spelt
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model, as_whisper, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.cli.ctc import recorded_emissions
 from sottovoce.ctc import CtcDecoder, CtcFusionOptions
@@ -255,7 +255,7 @@ def main() -> None:
     weights = [tuple(options.weights)] if options.weights else [*itertools.product(LM_WEIGHTS, WORD_SCORES)]
     begin = time.process_time()
     torch.set_num_threads(1)
-    models = [load_model(name) for name in options.models]
+    models = [as_whisper(load_model(name), "CTC head") for name in options.models]
     letters = letters_of(models[0])
     test, dev = (select(options.data, options.languages, letters) for select in (reported, held_out))
     share = max(1, -(-len(test) // options.clips))

@@ -149,7 +149,7 @@ def show_errors(items: Sequence[Item], arguments: argparse.Namespace, log: Log) 
     """A row for each program and beam: rates by language, and how far from the reference's."""
     languages = {item.language for item in items}
     large = [entry for entry in LANGUAGES if sum(item.language == entry for item in items) >= OWN_COLUMN]
-    groups = {entry: (entry,) for entry in large}
+    groups: dict[str, tuple[str, ...]] = {entry: (entry,) for entry in large}
     if others := tuple(sorted({*languages} - {*large})):
         groups["others"] = others
     counts = [sum(item.language in codes for item in items) for codes in groups.values()]

@@ -385,7 +385,7 @@ def rows(report: Report) -> Iterator[tuple[str, Tally]]:
     yield "all", total
 
 
-def show(report: Report, model: str, line: dict[str, object]) -> None:
+def show(report: Report, model: str, line: dict[str, Any]) -> None:
     columns = ("clips", "language", "greedy", "beam", "segments", "<=20 ms", "words", "<=20 ms", "worst s")
     print(f"{'set':24}" + "".join(f"{column:>10}" for column in columns))
     for name, item in rows(report):

@@ -110,10 +110,7 @@ def cold(
     medians = {
         way: tuple(map(statistics.median, zip(*usages, strict=True))) for way, usages in result.items()
     }
-    return {
-        program: {language: medians[program, language] for language in LANGUAGES}  # type: ignore[misc]
-        for program in created
-    }
+    return {program: {language: medians[program, language] for language in LANGUAGES} for program in created}
 
 
 def cases(samples: Mapping[str, Samples]) -> list[tuple[str, str]]:

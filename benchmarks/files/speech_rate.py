@@ -21,7 +21,7 @@ from benchmarks.harness.report import Log, add_part, benchmark_parser, percent, 
 from sottovoce.audio.io import load_audio
 from sottovoce.audio.vad import SpeechFinder
 from sottovoce.offline.verify import LETTERS_A_SECOND, MOST_LETTERS_A_SECOND, VOICE_VAD, n_letters
-from sottovoce.types import SAMPLE_RATE
+from sottovoce.types import SAMPLE_RATE, Floats
 
 REACH = 2.0
 LEAST_CLIPS = 5
@@ -46,7 +46,7 @@ def main() -> None:
     spoken = [
         clip for clip in clips(arguments.data, arguments.part, with_text=True) if len(clip.languages) == 1
     ]
-    rates: dict[str, np.ndarray] = {}
+    rates: dict[str, Floats] = {}
     for language in sorted({clip.language for clip in spoken}):
         measured: list[float] = []
         for clip in spread([item for item in spoken if item.language == language], arguments.per_language):

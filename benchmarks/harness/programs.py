@@ -93,13 +93,12 @@ def ours(
     window is decoded once, and its text is believed. runtime: a name of `BACKENDS`.
     """
     from sottovoce.api import Model
-    from sottovoce.models.devices import choose_number_format
+    from sottovoce.models.devices import CPU, choose_number_format
     from sottovoce.options.transcribe import TranscribeOptions
     from sottovoce.runtime.registry import BACKENDS
 
-    device = torch.device("cpu")
     checkpoint = weights.checkpoint
-    model = Model(checkpoint, BACKENDS[runtime](checkpoint, device, choose_number_format(dtype, device)))
+    model = Model(checkpoint, BACKENDS[runtime](checkpoint, CPU, choose_number_format(dtype, CPU)))
     options = TranscribeOptions(mode="vad" if vad else "seek", batch_size=batch_size)
     if bare:
         options = replace(options, fallback=BELIEVED)

@@ -46,15 +46,15 @@ class Log:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.found: dict[tuple[str, str], dict[str, Any]] = {}
+        self.found: dict[tuple[str, str], Any] = {}
         if path is not None and path.exists():
             rows = map(json.loads, filter(None, path.read_text(encoding="utf-8").splitlines()))
             self.found = {(row["key"], row["item"]): row["value"] for row in rows}
 
-    def get(self, key: str, item: str) -> dict[str, Any] | None:
+    def get(self, key: str, item: str) -> Any:
         return self.found.get((key, item))
 
-    def add(self, key: str, item: str, value: dict[str, Any]) -> None:
+    def add(self, key: str, item: str, value: Any) -> None:
         self.found[key, item] = value
         if self._path is not None:
             row = {"key": key, "item": item, "value": value}
@@ -71,7 +71,7 @@ def show_row(*cells: object) -> None:
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
-def show_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def show_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     show_heads(*heads)
     for row in rows:
         show_row(*row)

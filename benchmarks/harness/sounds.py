@@ -76,7 +76,7 @@ def _recorded(data: Path) -> Iterator[Sound]:
         yield Sound(name, "recorded noise", load_audio(file, duration_s=LENGTH_S))
 
 
-def _pink(white: Samples) -> Samples:
+def _pink(white: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Noise whose power falls by half with every octave, from white noise (n,)."""
     spectrum = np.fft.rfft(white)
     spectrum[1:] /= np.sqrt(np.arange(1, len(spectrum)))

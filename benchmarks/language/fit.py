@@ -38,7 +38,7 @@ from benchmarks.harness.clips import NOISE, VOXLINGUA, Clip, clips
 from benchmarks.harness.report import Log, add_part, benchmark_parser, show_json, show_table
 from benchmarks.language.mixed_recordings import mixed_recordings
 from benchmarks.language.one_language import items
-from sottovoce.api import load_model
+from sottovoce.api import as_whisper, load_model
 from sottovoce.audio.io import Recording, load_audio
 from sottovoce.audio.mel import RecordingFeatures
 from sottovoce.audio.vad import SpeechFinder, speech_segments
@@ -53,6 +53,7 @@ from sottovoce.options.decoding import VadOptions
 from sottovoce.options.transcribe import LANGUAGE_PRIOR, TranscribeOptions
 from sottovoce.runtime.calls import DirectRuntime, EncodeCall, LanguageProbeCall, SpanProbeCall
 from sottovoce.streaming.options import StreamOptions
+from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Samples
 
 STRETCHES_S = (1.0, 1.5, 2.0, 3.0, 4.5, 6.0)
@@ -73,7 +74,7 @@ class Prober:
     """Whisper base and what it detects; probabilities are rounded to 1e-5."""
 
     def __init__(self) -> None:
-        self._model = load_model("base", device="cpu")
+        self._model = as_whisper(load_model("base", device="cpu"), "fit")
         self._runtime = DirectRuntime(self._model.backend)
         self.codes = list(self._model.tokenizer.language_codes)
         self._probe = LanguageProbe(self._model.backend, self._model.tokenizer, self.codes)
@@ -145,6 +146,7 @@ class Prober:
         held = StreamOptions(frame_threshold=math.inf, stall_timeout_s=math.inf)
         codes = dict.fromkeys(code for *_, code in parts)
         session = self._model.session([*codes, *(DISTRACTORS if len(codes) == 1 else ())], stream=held)
+        assert isinstance(session, Session)
         begin, add = session.timeline.begin, session.timeline.add
 
         def begun(start_s: float) -> None:
@@ -534,8 +536,8 @@ def show(log: Log) -> None:
     show_table(("ask", "recordings", "languages", "wrong s", "of s", "encoded separately"), rows)
     pieces = [(probability, is_right) for _, is_right, probability, _ in all_pieces]
     errors = {"pieces": calibration(pieces), "clips": calibration(stretches_of_clips(log, codes))}
-    for name, (rows, error, n) in errors.items():
-        shown = [[f"{sure:.2f}", f"{right:.2f}", str(count)] for sure, right, count in rows]
+    for name, (bins, error, n) in errors.items():
+        shown = [[f"{sure:.2f}", f"{right:.2f}", str(count)] for sure, right, count in bins]
         show_table((f"mean probability, {name}", "right", "number"), shown)
         show_json("language fit show", {"of": name, "calibration_error": round(error, 4), "number": n})
 

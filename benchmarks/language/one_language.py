@@ -27,7 +27,7 @@ from benchmarks.harness.clips import NOISE, Clip, Part, clips, joined, spread
 from benchmarks.harness.programs import openai_model
 from benchmarks.harness.report import add_part, benchmark_parser, show_json
 from benchmarks.language.systems import Outcome, System, ours, outcomes, read_missing
-from sottovoce.api import load_model
+from sottovoce.api import as_whisper, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.models.load import load_checkpoint
 from sottovoce.types import SAMPLE_RATE, Samples
@@ -79,7 +79,7 @@ def items(data: Path, part: Part, n_clips: int, n_long: int) -> list[Item]:
 
 def own(dtype: str, **options: Any) -> System:
     """Ours, greedy, without word times."""
-    model = load_model("base", device="cpu", dtype=dtype)
+    model = as_whisper(load_model("base", device="cpu", dtype=dtype), "one language")
     return ours(model, lambda item: None, words=False, beam_size=None, **options)
 
 

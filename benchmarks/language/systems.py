@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.harness.programs import cpp_model, faster_model
 from benchmarks.harness.report import Log
 from benchmarks.language.mixed_recordings import MixedRecording
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model, as_whisper, load_model
 from sottovoce.evaluation.scores import run_live
 from sottovoce.models.load import load_checkpoint, write_checkpoint
 from sottovoce.options.transcribe import TranscribeOptions
@@ -159,7 +159,7 @@ def whisper_cpp() -> System:
 @cache
 def systems() -> dict[str, Callable[[], System]]:
     """By name, made when they are needed."""
-    model = load_model("base", device="cpu")
+    model = as_whisper(load_model("base", device="cpu"), "systems")
 
     def listed(recording: MixedRecording) -> str:
         return ",".join(recording.languages)

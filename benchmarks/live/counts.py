@@ -192,8 +192,10 @@ def summary(items: Sequence[Item], lives: Sequence[Live], wholes: Sequence[Whole
 
 
 def beside(items: Sequence[Item], first: Sequence[str], second: Sequence[str]) -> Comparison:
-    sides = [[utterance(i, text) for i, text in zip(items, texts, strict=True)] for texts in (first, second)]
-    return compare(*sides)
+    ours, theirs = (
+        [utterance(i, text) for i, text in zip(items, texts, strict=True)] for texts in (first, second)
+    )
+    return compare(ours, theirs)
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -30,7 +30,7 @@ from sottovoce.api import load_model
 from sottovoce.errors import OptionError
 from sottovoce.evaluation.scores import run_live
 from sottovoce.offline import transcription
-from sottovoce.streaming.session import Session
+from sottovoce.streaming.live_session import LiveSession
 from sottovoce.text.normalize import plain
 from sottovoce.types import SAMPLE_RATE, Samples, SpeechEnded, Word
 
@@ -240,7 +240,7 @@ def file_texts(bench: Bench, setting: Setting, items: Sequence[Item]) -> list[st
     return texts
 
 
-def final_delays_s(session: Session, item: Item) -> list[float]:
+def final_delays_s(session: LiveSession, item: Item) -> list[float]:
     """Push a recording and silence in real time; return the delay of each final, on the clock."""
     ready: list[float] = []
     session.on_finals(lambda: ready.append(time.monotonic()))

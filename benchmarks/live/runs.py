@@ -36,15 +36,15 @@ from benchmarks.harness.report import (
     listed,
     show_json,
 )
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model, as_whisper, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.decoding.search import Fusion
 from sottovoce.evaluation.scores import FoundSwitch, LiveRun, run_live
 from sottovoce.language.probe import ProbeOptions
 from sottovoce.models.backend import IncrementalResult, IncrementalWindow
 from sottovoce.recogniser import Recogniser
+from sottovoce.streaming.live_session import LiveSession
 from sottovoce.streaming.options import Finals, LiveOptions, StreamOptions
-from sottovoce.streaming.session import Session
 from sottovoce.types import SAMPLE_RATE, Features, Samples, Word
 
 T = TypeVar("T")
@@ -173,10 +173,10 @@ class Bench:
         if self._model is None or self._wish != (name, dtype):
             self._model = None
             gc.collect()
-            self._model = load_model(name, device="cpu", dtype=dtype)
-            self._model.backend = CountingBackend(self._model.backend)  # type: ignore[assignment]
+            self._model = model = as_whisper(load_model(name, device="cpu", dtype=dtype), "live")
+            model.backend = CountingBackend(model.backend)
             self._wish = (name, dtype)
-            session = self._model.session("en", switching="off", vad=False)
+            session = model.session("en", switching="off", vad=False)
             session.push(np.zeros(round(WARM_S * SAMPLE_RATE), np.float32))
             session.close()
         return self._model
@@ -188,7 +188,7 @@ class Bench:
             self.log.add(setting.key, item.name, found)
         return Live(run_from(found), found["encoder_frames"])
 
-    def session(self, setting: Setting, item: Item) -> Session:
+    def session(self, setting: Setting, item: Item) -> LiveSession:
         """A session of this setting; item: whose languages are given where those are."""
         torch.manual_seed(0)
         return self.model(setting.model, setting.dtype).session(
@@ -297,7 +297,7 @@ def _value(hint: Any, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def counted(items: Sequence[Item], what: str) -> Iterator[Item]:
+def counted(items: Sequence[T], what: str) -> Iterator[T]:
     """The items, with a line on standard error that tells how far it is."""
     for number, item in enumerate(items, 1):
         print(f"\r{what}: {number} of {len(items)} {'':20}", end="", file=sys.stderr, flush=True)

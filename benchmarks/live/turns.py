@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -205,7 +205,9 @@ def asked(bench: Bench, model: str, cut: Cut, samples: Samples) -> tuple[TextEnd
     """
     rule = Recorder()
     session = bench.model(model, "auto").session(
-        cut.clip.languages, switching="off", stream=StreamOptions(turns=rule)
+        cut.clip.languages,
+        switching="off",
+        stream=StreamOptions(turns=rule),  # type: ignore[arg-type]
     )
     audio = with_quiet(samples, cut.sample)
     first = max(0, cut.sample // WINDOW_SAMPLES - 8) * WINDOW_SAMPLES
@@ -240,7 +242,7 @@ def pauses_of(bench: Bench, data: Path, part: Part, model: str) -> list[Pause]:
         words = file_words(bench, model, clip) if clip.group == VOXLINGUA else ()
         chosen += cuts(clip, words, load_audio(clip.file))
     found = []
-    for cut in counted(chosen, f"{part}, cuts"):  # type: ignore[type-var, arg-type]
+    for cut in counted(chosen, f"{part}, cuts"):
         key = f"turns {model}"
         value = bench.log.get(key, cut.name)
         samples = load_audio(cut.clip.file)
@@ -382,7 +384,8 @@ def medium() -> FittedTurnRule:
 def show(pauses: Sequence[Pause]) -> None:
     """Print false ends and delays of held-out speech."""
     languages = sorted({one.language for one in pauses})
-    rows, figures = [], {}
+    rows: list[list[str]] = []
+    figures: dict[str, Any] = {}
     for language in (*languages, ""):
         some = [one for one in pauses if language in ("", one.language)]
         rows_of = figures[language or "all"] = {}
@@ -451,7 +454,9 @@ def answers_of(bench: Bench, model: str, turn: Turn) -> list[tuple[float, TextEn
     if found is None:
         rule = Recorder()
         session = bench.model(model, "auto").session(
-            turn.language, switching="off", stream=StreamOptions(turns=rule)
+            turn.language,
+            switching="off",
+            stream=StreamOptions(turns=rule),  # type: ignore[arg-type]
         )
         audio = with_quiet(turn.samples, len(turn.samples))
         at_s: list[float] = []

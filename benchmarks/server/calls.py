@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness.report import benchmark_parser, resident_bytes
-from sottovoce.api import load_model
+from sottovoce.api import as_whisper, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.runtime.batching import BatchingRuntime
 from sottovoce.runtime.calls import DirectRuntime, RunOnHost, Runtime
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=5000)
     parser.add_argument("--sessions", type=int, default=200)
     given = parser.parse_args()
-    model = load_model(given.model)
+    model = as_whisper(load_model(given.model), "calls")
     shared = BatchingRuntime(model.backend)
     kinds: dict[str, Runtime] = {"direct": DirectRuntime(model.backend), "batching": shared.caller()}
     for runtime in kinds.values():

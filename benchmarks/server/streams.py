@@ -22,7 +22,7 @@ import torch
 from benchmarks.harness.clips import PAUSES_S, Clip, clips, spread
 from benchmarks.harness.report import benchmark_parser, resident_bytes, show_heads, show_json, show_row
 from benchmarks.live.runs import spoken_on
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model, as_whisper, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.evaluation.scores import ScoredUtterance, score
 from sottovoce.server.scheduler import Scheduler
@@ -61,7 +61,7 @@ class Said:
     """
 
     delays_s: list[float] = field(default_factory=list)
-    ended_s: dict[int, float] = field(default_factory=dict)
+    ended_s: dict[int | None, float] = field(default_factory=dict)
     finals_s: list[float] = field(default_factory=list)
     n_finals: int = 0
     n_read: int = 0
@@ -183,7 +183,7 @@ def main() -> None:
     languages = () if given.languages == "auto" else tuple(given.languages.split(","))
     switching: Switching = "off" if len(languages) == 1 else "restart"
     options = LiveOptions(languages, switching=switching, finals=given.finals)
-    model = load_model(given.model, dtype=given.dtype)
+    model = as_whisper(load_model(given.model, dtype=given.dtype), "streams")
     session = model.session(languages or None)  # warm
     session.push(torch.zeros(2 * SAMPLE_RATE).numpy())
     session.close()

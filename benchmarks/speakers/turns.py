@@ -24,7 +24,7 @@ import torch
 from benchmarks.harness.report import add_part, add_shared, benchmark_parser, listed, show_json, show_table
 from benchmarks.speakers.conversations import Conversation, made
 from benchmarks.speakers.errors import DiarizationErrors, diarization_errors, n_right_speakers
-from sottovoce.api import Model, load_model
+from sottovoce.api import Model, as_whisper, load_model
 from sottovoce.audio.io import Recording
 from sottovoce.options.transcribe import SpeakerOptions, TranscribeOptions
 from sottovoce.speakers.diarize import ClusteringDiarizer, load_speaker_networks, make_diarizer
@@ -182,7 +182,9 @@ def main() -> None:
     torch.set_num_threads(1)
     local = load_segmentation()
     options = SpeakerOptions(voices=given.voices)
-    model = load_model(given.model, device="cpu", dtype="float32") if given.words else None
+    model = (
+        as_whisper(load_model(given.model, device="cpu", dtype="float32"), "words") if given.words else None
+    )
     lines: list[Line] = []
     for n_speakers in given.speakers:
         talks = made(given.shared / "data", given.part, n_speakers, given.conversations, whole=given.words)

@@ -32,8 +32,7 @@ from benchmarks.harness.report import (
     show_json,
     show_row,
 )
-from sottovoce import load_model
-from sottovoce.api import Model
+from sottovoce.api import Model, as_whisper, load_model
 from sottovoce.audio.io import load_audio
 from sottovoce.options.transcribe import AlignMethod, AlignOptions
 from sottovoce.text.normalize import plain
@@ -81,7 +80,8 @@ class Item:
 
 def recording(kind: str, language: str, said: Iterable[Spoken], lead_s: float = 0.0) -> Item:
     """Clips one after the other, with silence before the first and a pause behind each."""
-    pieces, words, bounds, n_done = [_silence(lead_s)], [], [], int(lead_s * SAMPLE_RATE)
+    words: list[str] = []
+    pieces, bounds, n_done = [_silence(lead_s)], [], int(lead_s * SAMPLE_RATE)
     for item in said:
         at = n_done / SAMPLE_RATE
         bounds.append(Bounds(len(words), at + item.start_s, False))
@@ -203,7 +203,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     data = arguments.shared / "data"
-    model = load_model(arguments.model, dtype="float32")
+    model = as_whisper(load_model(arguments.model, dtype="float32"), "alignment")
     items = [*digits(data, arguments.part, arguments.digits)]
     for language in arguments.languages:
         items += sentences(data, arguments.part, language, arguments.clips)
