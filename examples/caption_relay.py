@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 SEGMENT_S, WORDS_COME_WITHIN_S = 6, 4
 AGAIN_S, AWAY_S = (0.25, 0.5, 1, 2, 4, 8), 60
@@ -97,7 +97,7 @@ async def read(link: str, messages: asyncio.Queue[dict[str, Any]]) -> None:
                         messages.put_nowait(message)
                         attempts = 0
                     return
-            except (OSError, WebSocketException) as error:
+            except (OSError, ConnectionClosed, InvalidHandshake) as error:
                 if isinstance(error, ConnectionClosed):
                     broken_s = time.monotonic()
                 answer = getattr(error, "response", None)
