@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,9 @@ from sottovoce.errors import OptionError
 from sottovoce.offline.transcriber import Context
 from sottovoce.options.decoding import DecodingOptions
 from sottovoce.options.transcribe import TranscribeOptions
+from sottovoce.types import Floats, Segment
 from tests.offline.transcribing import HELLO, PAIRS, TOKENIZER, WORLD, at, read, rustle, script, voice
-from tests.runtime.fake import FakeBackend, Script
+from tests.runtime.fake import FakeBackend, Script, ScriptedToken, SpokenLanguage, _Heard
 
 INITIAL = tuple(TOKENIZER.encode(" a glossary"))
 
@@ -141,3 +143,54 @@ def test_a_prefix_longer_than_half_of_the_context_is_refused() -> None:
     decoding = DecodingOptions(language="en", prefix="hello " * 300)
     with pytest.raises(OptionError, match="prefix: expected at most 223 tokens, got 300"):
         read(PAIRS, rustle(4.0), TranscribeOptions(decoding=decoding))
+
+
+NUMBERS = TOKENIZER.encode(" one two three four five six seven eight")
+COLOURS = TOKENIZER.encode(" red green blue black white brown pink gold")
+
+
+def spoken(*sentences: Sequence[int]) -> Script:
+    """Sentences of eight words in 2 s each."""
+    tokens: list[ScriptedToken] = []
+    for start, words in enumerate(sentences):
+        first = 100 * start
+        tokens.append(ScriptedToken(at(2 * start), first))
+        tokens += [ScriptedToken(word, first + 1 + 12 * index) for index, word in enumerate(words)]
+        tokens.append(ScriptedToken(at(2 * start + 2), first + 99))
+    return Script(tuple(tokens), (SpokenLanguage("en", 0, 1500),))
+
+
+class Misled(FakeBackend):
+    """Writes the colours for the numbers if its prompt has the numbers, as if it had written them before."""
+
+    def _say(self, heard: _Heard, context: list[int], logits: Floats) -> int:
+        sot, other = TOKENIZER.sot, dict(zip(NUMBERS, COLOURS, strict=True))
+        if sot in context and NUMBERS[0] in context[: context.index(sot)]:
+            tokens = tuple((other.get(token, token), frame) for token, frame in heard.tokens)
+            heard = replace(heard, tokens=tokens)
+        return super()._say(heard, context, logits)
+
+
+@pytest.mark.parametrize("word_timestamps", [False, True])
+def test_a_sentence_that_its_prompt_ends_with_is_written_again(word_timestamps: bool) -> None:
+    windows = iter([spoken(NUMBERS)])
+    backend = Misled(lambda *_: next(windows, spoken(NUMBERS, COLOURS)))
+    options = TranscribeOptions(decoding=DecodingOptions(language="en"), word_timestamps=word_timestamps)
+    said = read(backend, voice(36.0, (0.0, 2.0), (30.0, 34.0)), options)
+    numbers, colours = map(TOKENIZER.decode, (NUMBERS, COLOURS))
+    assert [segment.text for segment in said] == [numbers, numbers, colours]
+
+
+def test_repeated_text_is_in_earlier_windows_or_in_the_same_one() -> None:
+    """A short text is repeated in any conversation."""
+
+    def segment(tokens: Sequence[int]) -> Segment:
+        return Segment(0, 0.0, 1.0, TOKENIZER.decode(tokens) + "!", "en", tokens=tuple(tokens))
+
+    said = context()
+    said.remember(NUMBERS)
+    assert said.repeats([segment(COLOURS), segment(NUMBERS)])
+    assert said.repeats([segment(COLOURS), segment(COLOURS)])
+    assert not said.repeats([segment(COLOURS), segment(NUMBERS[1:])])
+    said.reset()
+    assert not said.repeats([segment(COLOURS), segment(NUMBERS)])

@@ -581,8 +581,8 @@ class _Pipeline:
             for index, (window, attempt) in enumerate(zip(windows, attempts, strict=True))
         ]
         if self.options.needs_words and not all(window.is_silent for window in decoded):
-            return self._with_words(encoded, decoded)
-        return list(map(self._retimed, decoded)) if self.options.read_again else decoded
+            decoded = self._with_words(encoded, decoded)
+        return list(map(self._reread, decoded, requests)) if self.options.read_again else decoded
 
     def _with_words(self, encoded: EncoderOutput, windows: Sequence[DecodedWindow]) -> list[DecodedWindow]:
         words = self.transcriber.with_words(
@@ -594,18 +594,35 @@ class _Pipeline:
         cuts = self.transcriber.runtime.run(words)
         return [replace(window, cut=cut) for window, cut in zip(windows, cuts, strict=True)]
 
-    def _retimed(self, decoded: DecodedWindow) -> DecodedWindow:
+    def _reread(self, decoded: DecodedWindow, request: WindowRequest) -> DecodedWindow:
         """Return a window with aligned words, if by their times more of its segments are spoken.
 
-        Whisper may write timestamps that are seconds early.
+        Whisper may write timestamps that are seconds early. If a sentence at the end of the prompt is said
+        again, it may skip the sentence and write others twice. So a window with repeated text is decoded
+        without earlier text too, and that text is kept if it is more probable without a prompt.
         """
         if decoded.window.is_packed:
             return decoded
-        n_spoken = self._n_spoken(decoded)
-        if n_spoken == len(decoded.cut.segments):
+        segments, n_spoken = decoded.cut.segments, self._n_spoken(decoded)
+        is_conditioned = request.prompt not in ((), self._context.initial)
+        is_repeated = is_conditioned and self._context.repeats(segments)
+        if n_spoken == len(segments) and not is_repeated:
             return decoded
-        (aligned,) = self._with_words(decoded.encoded, [decoded])
+        aligned = decoded if self.options.needs_words else self._with_words(decoded.encoded, [decoded])[0]
+        alone = self._without_context(decoded, request) if is_repeated else None
+        if alone is not None and alone.cut.aligned_mean > aligned.cut.aligned_mean:
+            return alone
         return aligned if self._n_spoken(aligned) > n_spoken else decoded
+
+    def _without_context(self, decoded: DecodedWindow, request: WindowRequest) -> DecodedWindow | None:
+        """Decode a window at the first temperature; None if its text fails, as a loop is probable too."""
+        request, fallback = replace(request, prompt=self._context.initial), self.options.fallback
+        again = self.transcriber.decode(decoded.encoded, [request], fallback.temperatures[:1])
+        (attempt,) = self.transcriber.runtime.run(again)
+        if fallback.fails(attempt.result):
+            return None
+        alone = self._cut(decoded.window, decoded.encoded, attempt)
+        return self._with_words(decoded.encoded, [alone])[0]
 
     def _n_spoken(self, decoded: DecodedWindow) -> int:
         self._look_ahead(decoded.cut.segments)

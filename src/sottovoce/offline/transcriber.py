@@ -122,8 +122,14 @@ def with_arguments(options: TranscribeOptions, codes: Sequence[str], given: Argu
     return replace(options, decoding=decoding, word_timestamps=bool(words), follow_languages=follow)
 
 
+LEAST_REPEATED_TOKENS = 8
+"""Shorter text is repeated in any conversation. Source: `python -m benchmarks files said_again --fit`."""
+
+
 class Context:
     """The initial prompt and the tokens of earlier windows, for the next prompt.
+
+    initial: the prompt without the text of earlier windows.
 
     Source: openai-whisper 20250625, transcribe.py.
     """
@@ -136,6 +142,7 @@ class Context:
         initial = tokenizer.encode_prompt(text or "")
         self._carried = initial if options.carry_initial_prompt else []
         self.tokens: tuple[int, ...] = () if options.carry_initial_prompt else tuple(initial)
+        self.initial = self.prompt()
 
     def prompt(self) -> tuple[int, ...]:
         room = max(0, self._room - len(self._carried))
@@ -146,10 +153,23 @@ class Context:
     def remember(self, tokens: Sequence[int]) -> None:
         self.tokens = (*self.tokens, *tokens)[-self._room :]
 
-    def holds(self, text: str) -> bool:
+    def holds(self, text: str, window: Sequence[int] = ()) -> bool:
+        """Return whether the words of a text are in earlier windows, or in earlier tokens of this window."""
         words = plain(text).split()
-        earlier = plain(self._tokenizer.decode(self.tokens)).split()
-        return any(earlier[at : at + len(words)] == words for at in range(len(earlier) - len(words) + 1))
+        earlier = plain(self._tokenizer.decode((*self.tokens, *window))).split()
+        n_words = len(words)
+        starts = range(len(earlier) - n_words + 1) if words else ()
+        return any(earlier[at : at + n_words] == words for at in starts)
+
+    def repeats(self, segments: Sequence[Segment]) -> bool:
+        """Return whether the text of a segment is in earlier windows, or in the segments before it."""
+        window, eot = list[int](), self._tokenizer.eot
+        for segment in segments:
+            is_long = sum(token < eot for token in segment.tokens) >= LEAST_REPEATED_TOKENS
+            if is_long and self.holds(segment.text, window):
+                return True
+            window += segment.tokens
+        return False
 
     def end_window(self, temperature: float) -> None:
         too_hot = temperature > self._options.prompt_reset_on_temperature

@@ -5,6 +5,8 @@ Source of the cuts into segments: openai-whisper 20250625, transcribe.py, which 
 
 from __future__ import annotations
 
+import math
+import statistics
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -256,6 +258,15 @@ class WindowCut:
             if segment.words:
                 return segment.words[-1].end
         return self.segments[-1].end if self.segments else None
+
+    @property
+    def aligned_mean(self) -> float:
+        """Mean natural log-probability of the tokens of aligned words, which have no prompt."""
+        words = [word for segment in self.segments for word in segment.words or ()]
+        logprobs = [
+            math.log(token.probability or sys.float_info.min) for word in words for token in word.tokens
+        ]
+        return statistics.fmean(logprobs) if logprobs else -math.inf
 
     def text_tokens(self, eot: int) -> tuple[int, ...]:
         return tuple(token for segment in self.segments for token in segment.tokens if token < eot)
