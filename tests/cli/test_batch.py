@@ -59,17 +59,22 @@ def test_a_folder_becomes_a_table_and_later_runs_add_what_is_new_and_what_failed
     assert [row["error"] for row in rows_of(out)] == [None, None, None]
 
 
-def test_subfolders_that_cannot_be_read_are_rows_and_errors(
-    archive: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def shut(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a folder be one that cannot be read, to the superuser too."""
     scandir = os.scandir
 
     def refused(path: Path | str) -> Any:
-        if str(path) == str(archive / "more"):
+        if str(path) == str(folder):
             raise PermissionError(13, "Permission denied", str(path))
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refused)
+
+
+def test_subfolders_that_cannot_be_read_are_rows_and_errors(
+    archive: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shut(archive / "more", monkeypatch)
     out = archive.parent / "out.jsonl"
     assert run(["batch", str(archive), str(out), *FAST]) == 1
     assert [(row["id"], row["error"] is None) for row in rows_of(out)] == [("a.flac", True), ("more", False)]

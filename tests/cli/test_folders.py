@@ -8,14 +8,13 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import av
 import pytest
 
 from sottovoce.archive.results import watched_recordings
 from tests.cli.conftest import Call
-from tests.cli.test_batch import rows_of
+from tests.cli.test_batch import rows_of, shut
 from tests.fresh_process import start_command
 
 CLIPS = Path(__file__).parents[2] / "examples" / "clips"
@@ -145,14 +144,7 @@ def test_a_changed_recording_is_reported_again(films: Path) -> None:
 def test_a_watched_subfolder_that_cannot_be_read_is_an_error_once(
     films: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scandir = os.scandir
-
-    def refused(path: Path | str) -> Any:
-        if str(path) == str(films / "more"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
+    shut(films / "more", monkeypatch)
     groups = watched_recordings(films, settle_s=0.2)
     first = next(groups)
     assert [item.id for item in first] == ["more", "talk.flac"]
@@ -166,16 +158,16 @@ def test_a_watched_subfolder_that_cannot_be_read_is_an_error_once(
 
 
 def test_folders_beside_one_that_cannot_be_read_are_watched(films: Path) -> None:
-    shut = [films / "more" / name for name in "aceg"]
+    closed = [films / "more" / name for name in "aceg"]
     beside = [films / "more" / name for name in "bdfh"]
-    for folder in (*shut, *beside):
+    for folder in (*closed, *beside):
         folder.mkdir()
-    for folder in shut:
+    for folder in closed:
         folder.chmod(0)
-    if os.access(shut[0], os.R_OK):
+    if os.access(closed[0], os.R_OK):
         pytest.skip("this user may read every folder")
     groups = watched_recordings(films, settle_s=0.2)
-    assert len(next(groups)) == 2 + len(shut)
+    assert len(next(groups)) == 2 + len(closed)
     for folder in beside:
         shutil.copy(CLIPS / "de.flac", folder / "talk.flac")
     assert [item.id for item in next(groups)] == [f"more/{folder.name}/talk.flac" for folder in beside]

@@ -411,7 +411,7 @@ def watched_recordings(folder: str | Path, *, settle_s: float = 5.0) -> Iterator
     with needs("watchfiles", "watch", "watching a folder"):
         from watchfiles import watch
     changes = watch(
-        *readable,  # after a subfolder that cannot be read, those beside it are not watched with their parent
+        *readable,  # a recursive watch of the tree ends at the first subfolder that cannot be read
         rust_timeout=round(1000 * LOOK_S),
         yield_on_timeout=True,
         ignore_permission_denied=True,

@@ -597,9 +597,9 @@ class _Pipeline:
     def _reread(self, decoded: DecodedWindow, request: WindowRequest) -> DecodedWindow:
         """Return a window with aligned words, if by their times more of its segments are spoken.
 
-        Whisper may write timestamps that are seconds early. If a sentence at the end of the prompt is said
-        again, it may skip the sentence and write others twice. So a window with repeated text is decoded
-        without earlier text too, and that text is kept if it is more probable without a prompt.
+        Timestamps of Whisper may be seconds early. Whisper may also skip a sentence that ends the prompt and
+        is repeated, and write other sentences twice. A window with repeated text is therefore decoded without
+        earlier text too; the alignment of words, which uses no prompt, decides which text is more probable.
         """
         if decoded.window.is_packed:
             return decoded
